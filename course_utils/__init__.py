@@ -1,0 +1,1 @@
+"""Two Views: the small package that every notebook of the course imports."""

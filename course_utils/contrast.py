@@ -1,0 +1,257 @@
+"""s, p, L: the contrastive losses as their definitions read, in plain torch.
+
+Every loss here is one sentence: each query is asked which of its candidates is its partner, and pays
+``-log p(partner)`` with ``p = softmax(cosine similarity / temperature)`` over ALL candidates, partner included.
+
+    L = -log p+ = log(1 + sum_j exp((s_j - s+) / temperature)),    j over the negatives
+
+The right-hand form is the one computed. Only the gaps ``s_j - s+`` enter, row by row, so nothing overflows at
+a temperature of 0.01 and a loss near zero keeps its digits. Rows are l2-normalised inside. float16 and bfloat16
+features are computed in float32, also under autocast. The fast versions in ``course_utils.kernels`` are tested
+against this file; it is tested against explicit loops over pairs.
+"""
+
+import math
+import numbers
+
+import pandas as pd
+import torch
+
+
+def info_nce(query, positive_key, negative_keys, temperature, reduction="mean"):
+    """Cross-entropy of each query's positive key against K negative keys that all queries share.
+
+    query, positive_key: [B, D]; negative_keys: [K, D]; any floating dtype, one device. temperature: > 0, a number
+    or a 0-d tensor. Returns a scalar, or [B] with reduction="none". Each query has K + 1 candidates.
+    Raises TypeError for features that are not floating tensors, ValueError for every other bad input.
+    Oord et al. 2018 (CPC), equation 4; He et al. 2020 (MoCo), equation 1.
+
+    >>> same = torch.ones(4, 8)
+    >>> info_nce(same, same, torch.ones(7, 8), temperature=0.1).exp().round(decimals=4)  # 8 that look alike
+    tensor(8.)
+    """
+    query, positive_key, negative_keys = _unit_rows(
+        query=query, positive_key=positive_key, negative_keys=negative_keys
+    )
+    _require_pairs("query", query, "positive_key", positive_key, at_least=1)
+    if len(negative_keys) < 1 or negative_keys.shape[1] != query.shape[1]:
+        raise ValueError(
+            f"negative_keys has shape {list(negative_keys.shape)}; expected [K, {query.shape[1]}] with K >= 1, "
+            f"as wide as query {list(query.shape)}."
+        )
+    _require_positive("temperature", temperature)
+    positive = (query * positive_key).sum(dim=1)
+    negatives = _similarities(query, negative_keys)
+    return _reduce(_minus_log_p(positive, negatives, temperature), reduction)
+
+
+def nt_xent(view_a, view_b, temperature, reduction="mean"):
+    """NT-Xent: each of 2N views looks for its partner among the other 2N - 1 views of the batch.
+
+    view_a, view_b: [N, D], row k of both from the same picture, N >= 2; any floating dtype, one device.
+    temperature: > 0, a number or a 0-d tensor. Returns a scalar, the mean over both directions of every pair, or
+    [2N] with reduction="none": the rows of view_a, then those of view_b. A view is never its own candidate;
+    its 2N - 2 negatives are all views but itself and its partner.
+    Raises TypeError for features that are not floating tensors, ValueError for every other bad input.
+    Chen et al. 2020 (SimCLR), section 2.1 and algorithm 1.
+
+    >>> same = torch.ones(4, 8)
+    >>> nt_xent(same, same, temperature=0.5).exp().round(decimals=4)  # 2N - 1 candidates that look alike
+    tensor(7.)
+    """
+    view_a, view_b = _unit_rows(view_a=view_a, view_b=view_b)
+    _require_pairs("view_a", view_a, "view_b", view_b, at_least=2)
+    _require_positive("temperature", temperature)
+    views = torch.cat([view_a, view_b])
+    itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
+    partner = itself.roll(len(view_a), dims=1)
+    positive = (views * views.roll(len(view_a), dims=0)).sum(dim=1)
+    similarities = _similarities(views, views)
+    return _reduce(_minus_log_p(positive, similarities, temperature, no_negative=itself | partner), reduction)
+
+
+def clip_loss(image, text, logit_scale, reduction="mean"):
+    """CLIP's symmetric loss: each picture looks for its caption among N, each caption for its picture.
+
+    image, text: [N, D], row k of both from the same pair, N >= 2; any floating dtype, one device. logit_scale:
+    1 / temperature, > 0, a number or a 0-d tensor (the learned one: ``t.exp()``, not ``t``). Returns a scalar, or
+    [N] with reduction="none": for each pair the mean of its two directions.
+    Raises TypeError for features that are not floating tensors, ValueError for every other bad input.
+    Radford et al. 2021 (CLIP), figure 3.
+
+    >>> same = torch.ones(4, 8)
+    >>> clip_loss(same, same, logit_scale=14.2857).exp().round(decimals=4)
+    tensor(4.)
+    """
+    image, text = _unit_rows(image=image, text=text)
+    _require_pairs("image", image, "text", text, at_least=2)
+    _require_positive("logit_scale", logit_scale)
+    partner = torch.eye(len(image), dtype=torch.bool, device=image.device)
+    positive = (image * text).sum(dim=1)
+    similarities = _similarities(image, text)
+    image_to_text = _minus_log_p(positive, similarities, 1 / logit_scale, no_negative=partner)
+    text_to_image = _minus_log_p(positive, similarities.T, 1 / logit_scale, no_negative=partner)
+    return _reduce((image_to_text + text_to_image) / 2, reduction)
+
+
+def candidate_table(similarities, positive, temperature):
+    """One comparison written out: what each candidate's similarity becomes, and how the loss pulls on it.
+
+    similarities: sequence or 1-d tensor of at least 2 finite numbers, one a candidate. positive: index of the partner.
+    temperature: > 0. Returns a DataFrame in float64, a row a candidate in the order given: candidate (its name),
+    similarity, logit (similarity / temperature), probability, gradient (dL/ds: below 0 pulls closer, above 0
+    pushes away). ``table.attrs`` holds the row-independent "loss" in nats, "effective_candidates" (exp of the entropy
+    of p, between 1 and the number of candidates), "positive" and "temperature".
+    Raises ValueError for fewer than 2 or non-finite similarities, an index out of range, a temperature <= 0.
+    Gradient: Chen et al. 2020 (SimCLR), table 2.
+
+    >>> candidate_table([0.8, 0.4, 0.2], positive=0, temperature=0.5).round(4)
+        candidate  similarity  logit  probability  gradient
+    0    positive         0.8    1.6       0.5713   -0.8575
+    1  negative 1         0.4    0.8       0.2567    0.5134
+    2  negative 2         0.2    0.4       0.1721    0.3441
+    """
+    s = torch.as_tensor(similarities, dtype=torch.float64).detach().cpu()
+    if s.ndim != 1 or len(s) < 2 or not s.isfinite().all():
+        raise ValueError(
+            f"similarities is {s.tolist()}; expected a flat list of at least 2 finite numbers: the positive and one negative."
+        )
+    if isinstance(positive, bool) or positive not in range(len(s)):
+        raise ValueError(f"positive is {positive!r}; expected the index of a candidate, 0 to {len(s) - 1}.")
+    _require_positive("temperature", temperature)
+    temperature = float(temperature)
+    logits = s / temperature
+    log_p = logits.log_softmax(dim=0)
+    p = log_p.exp()
+    is_positive = torch.arange(len(s)) == positive
+    names = [f"negative {k}" for k in range(1, len(s))]
+    names.insert(positive, "positive")
+    table = pd.DataFrame(
+        {
+            "candidate": names,
+            "similarity": s.numpy(),
+            "logit": logits.numpy(),
+            "probability": p.numpy(),
+            "gradient": ((p - is_positive.double()) / temperature).numpy(),
+        }
+    )
+    table.attrs = {
+        "loss": -log_p[positive].item(),
+        "effective_candidates": torch.special.entr(p).sum().exp().item(),
+        "positive": int(positive),
+        "temperature": temperature,
+    }
+    return table
+
+
+def alignment(view_a, view_b):
+    """Mean squared distance between the two unit-length views of a picture: 0 when all pairs coincide, at most 4.
+
+    view_a, view_b: [N, D], N >= 1. Returns a scalar. Wang & Isola 2020, section 4.1.2, with their alpha = 2.
+
+    >>> alignment(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]]))
+    tensor(2.)
+    """
+    view_a, view_b = _unit_rows(view_a=view_a, view_b=view_b)
+    _require_pairs("view_a", view_a, "view_b", view_b, at_least=1)
+    return (view_a - view_b).square().sum(dim=1).mean()
+
+
+def uniformity(features):
+    """Log of the mean of exp(-2 squared distance) over all pairs: 0 when all points coincide, lower when spread out.
+
+    features: [N, D], N >= 2, one view a picture. Returns a scalar. Wang & Isola 2020, section 4.1.2, with their t = 2.
+
+    >>> uniformity(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).abs()
+    tensor(0.)
+    """
+    (features,) = _unit_rows(features=features)
+    if len(features) < 2:
+        raise ValueError(f"features has shape {list(features.shape)}; expected at least 2 rows to compare.")
+    first, second = torch.triu_indices(len(features), len(features), offset=1, device=features.device)
+    squared_distance = (2 - 2 * _similarities(features, features)[first, second]).clamp_min(0)
+    return (-2 * squared_distance).logsumexp(dim=0) - math.log(len(first))
+
+
+def _minus_log_p(positive, similarities, temperature, no_negative=None):
+    """[R] positives against [R, K] similarities -> [R] losses; `no_negative` [R, K] marks what is left out."""
+    gaps = (similarities - positive[:, None]) / temperature
+    if no_negative is not None:
+        # After the division: -inf / temperature would turn the temperature's own gradient into NaN.
+        gaps = gaps.masked_fill(no_negative, -torch.inf)
+    return torch.logaddexp(gaps.logsumexp(dim=1), torch.zeros_like(positive))
+
+
+def _similarities(rows, columns):
+    # Autocast would round cosines to bfloat16: three digits, then divided by the temperature.
+    with torch.autocast(rows.device.type, enabled=False):
+        return rows @ columns.T
+
+
+def _reduce(losses, reduction):
+    if reduction == "mean":
+        return losses.mean()
+    if reduction == "none":
+        return losses
+    raise ValueError(f'reduction is {reduction!r}; expected "mean" or "none".')
+
+
+def _unit_rows(**features):
+    """Checked features, in their common dtype (at least float32), each row divided by its length."""
+    for name, x in features.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}; expected a torch tensor of shape [rows, D].")
+        if not x.is_floating_point():
+            raise TypeError(
+                f"{name} has dtype {x.dtype}; expected floating-point features, e.g. {name}.float()."
+            )
+        if x.ndim != 2 or x.shape[1] < 1:
+            raise ValueError(
+                f"{name} has shape {list(x.shape)}; expected [rows, D], one feature vector a row."
+            )
+    devices = {name: str(x.device) for name, x in features.items()}
+    if len(set(devices.values())) > 1:
+        raise ValueError(f"features lie on different devices: {devices}; move them to one with .to(device).")
+    dtype = torch.float32
+    for x in features.values():
+        dtype = torch.promote_types(dtype, x.dtype)
+    return [_unit(name, x.to(dtype)) for name, x in features.items()]
+
+
+def _unit(name, x):
+    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    # One look at the lengths finds every row without a direction: NaN, infinite, zero or overflowed.
+    usable = length.isfinite() & (length > 0)
+    if not usable.all():
+        row = int((~usable).flatten().nonzero()[0])
+        if x[row].isnan().any():
+            what = "contains NaN"
+        elif not x[row].isfinite().all():
+            what = "contains an infinite value"
+        elif not x[row].any():
+            what = "is a zero vector"
+        else:
+            what = f"is too short or too long to be squared in {x.dtype}"
+        raise ValueError(
+            f"{name}, shape {list(x.shape)}: row {row} {what}, so it has no direction to compare. "
+            "Expected finite rows of non-zero length; look at the layer that made it."
+        )
+    return x / length
+
+
+def _require_pairs(name_a, a, name_b, b, at_least):
+    if a.shape != b.shape or len(a) < at_least:
+        raise ValueError(
+            f"{name_a} has shape {list(a.shape)} and {name_b} {list(b.shape)}; expected the same shape [N, D] "
+            f"with N >= {at_least}, row k of both belonging together."
+        )
+
+
+def _require_positive(name, value):
+    number = math.nan
+    if isinstance(value, torch.Tensor) and value.ndim == 0:
+        number = value.item()
+    elif isinstance(value, numbers.Real):
+        number = float(value)
+    if not (0 < number < math.inf):
+        raise ValueError(f"{name} is {value!r}; expected one finite number above 0.")
