@@ -1,0 +1,589 @@
+"""v, v': batched augmentation in which every picture draws its own parameters, and keeps them to be read.
+
+A policy says what may happen, ``draw_parameters`` says what happens to each picture, ``apply_view`` does it:
+
+    policy --draw_parameters--> ViewParameters --apply_view(images)--> view
+
+Each operation is a small function on float32 [B, 3, H, W] in [0, 1] with one parameter per picture; given the
+same parameters it equals its namesake in torchvision.transforms.v2.functional. The order of operations is
+fixed: crop and resize, flip, colour jitter, grey, blur. The order of the four colour changes is drawn for
+each picture."""
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch.nn.functional import one_hot
+
+COLOUR_CHANGES = ("brightness", "contrast", "saturation", "hue")  # ViewParameters.order counts in this order
+CROP_TRIES = 10
+
+
+# --- Policies: what may happen ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How views are drawn: ranges and probabilities, as named data.
+
+    crop_scale: share of the picture's area, uniform in this range; crop_ratio: width / height, log-uniform.
+    flip, jitter, grey, blur: the probability that the operation happens to a picture.
+    brightness, contrast, saturation: strength b draws a factor from [max(0, 1 - b), 1 + b]; hue: strength h
+    draws a turn of the colour circle from [-h, h], h at most 0.5; blur_sigma: in pixels of the view, uniform.
+    Raises ValueError for a range or probability that cannot be drawn from.
+
+    >>> POLICIES["simclr_cifar"].operations
+    ('crop', 'flip', 'colour', 'grey')
+    """
+
+    name: str
+    source: str
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    jitter: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    grey: float = 0.0
+    blur: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+
+    def __post_init__(self):
+        for field in ("crop_scale", "crop_ratio", "blur_sigma"):
+            low, high = getattr(self, field)
+            if not 0 < low <= high < math.inf or (field == "crop_scale" and high > 1):
+                most = " <= 1" if field == "crop_scale" else ""
+                raise ValueError(
+                    f"policy {self.name!r}: {field} is ({low}, {high}); expected 0 < low <= high{most}."
+                )
+        limits = {"flip": 1, "jitter": 1, "grey": 1, "blur": 1, "hue": 0.5}
+        for field in ("flip", "jitter", "grey", "blur", *COLOUR_CHANGES):
+            value, limit = getattr(self, field), limits.get(field, math.inf)
+            if not 0 <= value <= limit or value == math.inf:
+                raise ValueError(
+                    f"policy {self.name!r}: {field} is {value}; expected a number in [0, {limit}]."
+                )
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The operations that can change a picture under this policy, in the order they are applied."""
+        active = {
+            "crop": self.crop_scale != (1, 1) or self.crop_ratio != (1, 1),
+            "flip": self.flip > 0,
+            "colour": self.jitter > 0 and any(getattr(self, change) > 0 for change in COLOUR_CHANGES),
+            "grey": self.grey > 0,
+            "blur": self.blur > 0,
+        }
+        return tuple(operation for operation, is_active in active.items() if is_active)
+
+    def without(self, operation: str) -> "Policy":
+        """This policy with one operation left out; all other draws keep their values under the same seed.
+
+        operation: one of ``self.operations``. Without "crop" the whole picture is used (of a picture that is
+        not square, the largest central square). Raises ValueError where there is nothing to leave out.
+
+        >>> POLICIES["simclr_cifar"].without("grey").name
+        'simclr_cifar without grey'
+        """
+        if operation not in self.operations:
+            raise ValueError(
+                f"policy {self.name!r} has no {operation!r} to leave out; "
+                f"it has {', '.join(self.operations)}."
+            )
+        switched_off = {
+            "crop": {"crop_scale": (1.0, 1.0), "crop_ratio": (1.0, 1.0)},
+            "flip": {"flip": 0.0},
+            "colour": {"jitter": 0.0},
+            "grey": {"grey": 0.0},
+            "blur": {"blur": 0.0},
+        }
+        return replace(self, name=f"{self.name} without {operation}", **switched_off[operation])
+
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy(
+            name="simclr_cifar",
+            source="Chen et al. 2020 (SimCLR), appendix B.9: crop, flip, colour at strength 0.5, grey; no "
+            "blur. Probabilities and crop range: appendix A. Resize: bilinear here, bicubic in their code.",
+            jitter=0.8,
+            brightness=0.4,
+            contrast=0.4,
+            saturation=0.4,
+            hue=0.1,
+            grey=0.2,
+        ),
+        Policy(
+            name="no_colour",
+            source="Ours: simclr_cifar with colour jitter and grey left out: colours survive in both views.",
+        ),
+        Policy(
+            name="grey",
+            source="Ours: crop and flip, every view grey, so no colour is left to match.",
+            grey=1.0,
+        ),
+        Policy(
+            name="strong",
+            source="Chen et al. 2020 (SimCLR), appendix A: the ImageNet default, colour at strength 1, blur "
+            "with a kernel of a tenth of the edge. Resize: bilinear here, bicubic in their code.",
+            jitter=0.8,
+            brightness=0.8,
+            contrast=0.8,
+            saturation=0.8,
+            hue=0.2,
+            grey=0.2,
+            blur=0.5,
+        ),
+        Policy(
+            name="moco_v1",
+            source="He et al. 2020 (MoCo), section 3.3; the numbers are in main_moco.py of the authors' "
+            "code (no --aug-plus). They turn grey before the colour jitter; here, as everywhere, after it.",
+            crop_scale=(0.2, 1.0),
+            jitter=1.0,
+            brightness=0.4,
+            contrast=0.4,
+            saturation=0.4,
+            hue=0.4,
+            grey=0.2,
+        ),
+        Policy(
+            name="moco_v2",
+            source="Chen et al. 2020 (MoCo v2), section 3 (aug+); the numbers are in main_moco.py of the "
+            "authors' code (--aug-plus). Their blur is not cut off; here its kernel is a tenth of the edge.",
+            crop_scale=(0.2, 1.0),
+            jitter=0.8,
+            brightness=0.4,
+            contrast=0.4,
+            saturation=0.4,
+            hue=0.1,
+            grey=0.2,
+            blur=0.5,
+        ),
+    )
+}
+
+
+# --- Parameters: what happens to each picture ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ViewParameters:
+    """What happens to each of B pictures; every field is a tensor with leading axis B.
+
+    top, left, height, width: int64 [B], the crop in pixels of the picture; flip, colour, grey, blur: bool
+    [B], whether the operation happens; brightness, contrast, saturation: float32 [B] factors (1 where colour
+    is False); hue: float32 [B], in turns of the colour circle (0 where colour is False); order: int64 [B, 4],
+    the colour changes in the order they are applied, as positions in COLOUR_CHANGES; sigma: float32 [B], in
+    pixels of the view (0 where blur is False). ``parameters[index]`` selects pictures (an int keeps the
+    leading axis)."""
+
+    top: torch.Tensor
+    left: torch.Tensor
+    height: torch.Tensor
+    width: torch.Tensor
+    flip: torch.Tensor
+    colour: torch.Tensor
+    brightness: torch.Tensor
+    contrast: torch.Tensor
+    saturation: torch.Tensor
+    hue: torch.Tensor
+    order: torch.Tensor
+    grey: torch.Tensor
+    blur: torch.Tensor
+    sigma: torch.Tensor
+
+    def __post_init__(self):
+        shapes = {field.name: list(getattr(self, field.name).shape) for field in fields(self)}
+        count = len(self.top)
+        if any(shape != ([count, 4] if name == "order" else [count]) for name, shape in shapes.items()):
+            raise ValueError(f"view parameters have shapes {shapes}; expected [B] for all but order, [B, 4].")
+
+    def __len__(self) -> int:
+        return len(self.top)
+
+    def __getitem__(self, index) -> "ViewParameters":
+        if isinstance(index, int):
+            index = [index]
+        return self._map(lambda tensor: tensor[index])
+
+    def to(self, device) -> "ViewParameters":
+        """The same parameters on another device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def table(self) -> pd.DataFrame:
+        """One readable row per picture; crop is "top,left,height,width", a change that does not happen is
+        blank."""
+        on_cpu = self.to("cpu")
+        boxes = torch.stack([on_cpu.top, on_cpu.left, on_cpu.height, on_cpu.width], dim=1)
+        rows = {
+            "crop": [",".join(map(str, box)) for box in boxes.tolist()],
+            "flip": on_cpu.flip.tolist(),
+            "colour order": [
+                " > ".join(COLOUR_CHANGES[change] for change in order) if happens else ""
+                for order, happens in zip(on_cpu.order.tolist(), on_cpu.colour.tolist(), strict=True)
+            ],
+            **{change: getattr(on_cpu, change).tolist() for change in COLOUR_CHANGES},
+            "grey": on_cpu.grey.tolist(),
+            "blur": on_cpu.blur.tolist(),
+            "sigma": on_cpu.sigma.tolist(),
+        }
+        return pd.DataFrame(rows)
+
+    def _map(self, function) -> "ViewParameters":
+        return ViewParameters(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
+
+
+def draw_parameters(count, height, width, policy, generator) -> ViewParameters:
+    """Draw for each of `count` pictures of height x width pixels what a view does to it, independently.
+
+    policy: a Policy or a name in POLICIES. generator: a torch.Generator; the parameters lie on its device, so
+    a CPU generator gives the same parameters whatever device the pictures are on. Every picture takes the
+    same number of random numbers, whether an operation happens or not: leaving one out leaves all others as
+    they were. Distributions are those of torchvision's RandomResizedCrop, RandomHorizontalFlip,
+    RandomApply(ColorJitter), RandomGrayscale and RandomApply(GaussianBlur).
+
+    >>> parameters = draw_parameters(2, 32, 32, "no_colour", torch.Generator().manual_seed(0))
+    >>> parameters.table()[["crop", "flip", "grey"]]
+             crop  flip   grey
+    0  6,10,24,22  True  False
+    1  4,13,11,10  True  False
+    """
+    policy = _policy(policy)
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator is {generator!r}; expected torch.Generator().manual_seed(a number).")
+    for name, value in {"count": count, "height": height, "width": width}.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1: give a batch with pictures in it.")
+    numbers = 2 * CROP_TRIES + 15  # a picture
+    uniform = torch.rand(count, numbers, generator=generator, device=generator.device, dtype=torch.float32)
+    area, ratio, place, coins, strengths, order, sigma = uniform.split(
+        [CROP_TRIES, CROP_TRIES, 2, 4, 4, 4, 1], dim=1
+    )
+    chances = coins.new_tensor([policy.flip, policy.jitter, policy.grey, policy.blur])
+    flip, colour, grey, blur = (coins < chances).T
+    brightness, contrast, saturation = (
+        torch.where(colour, _between(max(0.0, 1 - strength), 1 + strength, uniform), 1.0)
+        for strength, uniform in zip(
+            (policy.brightness, policy.contrast, policy.saturation), strengths.T[:3], strict=True
+        )
+    )
+    top, left, crop_height, crop_width = _draw_boxes(area, ratio, place, height, width, policy)
+    return ViewParameters(
+        top=top,
+        left=left,
+        height=crop_height,
+        width=crop_width,
+        flip=flip,
+        colour=colour,
+        brightness=brightness,
+        contrast=contrast,
+        saturation=saturation,
+        hue=torch.where(colour, _between(-policy.hue, policy.hue, strengths[:, 3]), 0.0),
+        order=order.argsort(dim=1),
+        grey=grey,
+        blur=blur,
+        sigma=torch.where(blur, _between(*policy.blur_sigma, sigma[:, 0]), 0.0),
+    )
+
+
+def _draw_boxes(area, ratio, place, height, width, policy):
+    """The first of ten tried boxes that fits; else the largest central box that keeps to the policy's ratios.
+
+    area, ratio: uniform numbers [B, 10]; place: [B, 2]. Returns top, left, height, width, each int64 [B].
+    """
+    area = height * width * _between(*policy.crop_scale, area)
+    ratio = _between(*map(math.log, policy.crop_ratio), ratio).exp()
+    tried_height, tried_width = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
+    fits = (tried_height >= 1) & (tried_height <= height) & (tried_width >= 1) & (tried_width <= width)
+    first = fits.int().argmax(dim=1, keepdim=True)
+    fits = fits.any(dim=1)
+
+    narrowest, widest = policy.crop_ratio
+    central_height = min(height, round(width / narrowest))
+    central_width = min(width, round(height * widest))
+    box_height = torch.where(fits, tried_height.gather(1, first)[:, 0], central_height).long()
+    box_width = torch.where(fits, tried_width.gather(1, first)[:, 0], central_width).long()
+    free = torch.stack([height - box_height, width - box_width], dim=1)
+    corner = torch.where(fits[:, None], (place * (free + 1)).long(), free // 2)
+    return corner[:, 0], corner[:, 1], box_height, box_width
+
+
+def _between(low, high, uniform):
+    return low + (high - low) * uniform
+
+
+def _policy(policy) -> Policy:
+    if isinstance(policy, Policy):
+        return policy
+    if policy not in POLICIES:
+        raise ValueError(f"unknown policy {policy!r}; choose one of {', '.join(POLICIES)}, or give a Policy.")
+    return POLICIES[policy]
+
+
+# --- Views --------------------------------------------------------------------------------------------------
+
+
+class TwoViews(NamedTuple):
+    """Two views of each picture, float32 [B, 3, S, S] in [0, 1], and what was drawn for each of them."""
+
+    view_a: torch.Tensor
+    view_b: torch.Tensor
+    parameters_a: ViewParameters
+    parameters_b: ViewParameters
+
+
+def two_views(images, policy, generator, size=None) -> TwoViews:
+    """Two independently drawn views of each picture, with the parameters that made them.
+
+    images: uint8 [B, 3, H, W] or float in [0, 1]; policy: a Policy or a name in POLICIES; generator: see
+    draw_parameters; size: the views' edge S in pixels (default: the pictures' own, where they are square).
+
+    >>> cups = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
+    >>> views = two_views(cups, "simclr_cifar", torch.Generator().manual_seed(0))
+    >>> views.view_a.shape, views.parameters_a.grey.shape
+    (torch.Size([4, 3, 32, 32]), torch.Size([4]))
+    """
+    images = _as_float(images)
+    count, _, height, width = images.shape
+    parameters_a = draw_parameters(count, height, width, policy, generator)
+    parameters_b = draw_parameters(count, height, width, policy, generator)
+    return TwoViews(
+        apply_view(images, parameters_a, size),
+        apply_view(images, parameters_b, size),
+        parameters_a,
+        parameters_b,
+    )
+
+
+def apply_view(images, parameters, size=None):
+    """Make one view of each picture as its parameters say: crop and resize, flip, colour, grey, blur.
+
+    images: uint8 [B, 3, H, W] or float in [0, 1]; parameters: B of them, on any device; size: the views' edge
+    S in pixels (default: the pictures' own, where they are square). Returns float32 [B, 3, S, S] in [0, 1] on
+    the images' device. The blur's kernel is a tenth of the edge (SimCLR, appendix A), odd and at least 3
+    pixels. Raises TypeError or ValueError for images, boxes or a number of parameters that cannot be right.
+    """
+    images = _as_float(images)
+    height, width = images.shape[-2:]
+    if size is None and height != width:
+        raise ValueError(
+            f"images are {height} x {width} pixels, not square; give size=, the edge of the views."
+        )
+    size = height if size is None else size
+    p = parameters.to(images.device)
+    # Half precision would cost the pictures their low bits.
+    with torch.autocast(images.device.type, enabled=False):
+        views = crop_and_resize(images, p.top, p.left, p.height, p.width, size)
+        _where(p.flip, views, flip)
+        _where(p.colour, views, colour_jitter, p.brightness, p.contrast, p.saturation, p.hue, p.order)
+        _where(p.grey, views, greyscale)
+        _where(p.blur, views, blur, p.sigma, kernel_size=max(3, size // 20 * 2 + 1))
+    return views.clamp_(0, 1)  # the resize may pass 1 by a rounding error
+
+
+def _where(chosen, images, operation, *parameters, **settings):
+    """Apply an operation, in place, to the pictures for which it was drawn."""
+    chosen = chosen.nonzero().squeeze(1)
+    if len(chosen):
+        images[chosen] = operation(
+            images[chosen], *(parameter[chosen] for parameter in parameters), **settings
+        )
+
+
+def _as_float(images):
+    kind = images.dtype if isinstance(images, torch.Tensor) else type(images).__name__
+    if kind != torch.uint8 and not (isinstance(images, torch.Tensor) and images.is_floating_point()):
+        raise TypeError(f"images is of type {kind}; expected a tensor, uint8 or floating: convert it first.")
+    if images.ndim != 4 or images.shape[1] != 3 or images.numel() == 0:
+        raise ValueError(
+            f"images has shape {list(images.shape)}; expected [B, 3, H, W] with at least one picture "
+            f"(one picture of shape [3, H, W]: add the leading axis with images[None])."
+        )
+    if images.dtype == torch.uint8:
+        return images.float().div_(255)
+    low, high = images.aminmax()
+    if not (low >= 0 and high <= 1):  # a NaN fails both
+        raise ValueError(
+            f"images holds values from {low.item():g} to {high.item():g}; expected floats in [0, 1] "
+            f"without NaN: give uint8 pictures as they are, and normalise after the views are made."
+        )
+    return images.float()
+
+
+# --- Operations: float32 [B, 3, H, W] in [0, 1] and one parameter per picture -------------------------------
+
+
+def crop_and_resize(images, top, left, height, width, size):
+    """Cut a box out of each picture and resize it to size x size, bilinear with antialias.
+
+    top, left, height, width: int64 [B], in pixels, inside the picture. Returns [B, 3, size, size]. A resize
+    is linear in the rows and in the columns, so a box is two small matrices: rows @ picture @ columns.T"""
+    if size < 1:
+        raise ValueError(f"size is {size}; expected the views' edge in pixels, at least 1.")
+    picture_height, picture_width = images.shape[-2:]
+    for start, length, edge in ((top, height, picture_height), (left, width, picture_width)):
+        _check_count(start, images, "a crop box")
+        _check_count(length, images, "a crop box")
+        outside = (start < 0) | (length < 1) | (start + length > edge)
+        if outside.any():
+            k = outside.nonzero()[0].item()
+            raise ValueError(
+                f"picture {k}: the box top={top[k].item()}, left={left[k].item()}, "
+                f"height={height[k].item()}, width={width[k].item()} does not lie inside its "
+                f"{picture_height} x {picture_width} pixels; draw boxes for this height and width."
+            )
+    rows = _resize_matrix(top, height, picture_height, size)
+    columns = _resize_matrix(left, width, picture_width, size)
+    return _rows_and_columns(images, rows, columns)
+
+
+def _resize_matrix(start, length, edge, size):
+    """[B, size, edge]: the share of each of the picture's pixels in each pixel of the resized box.
+
+    A share falls off linearly with the distance from the output pixel's centre (a triangle); where the box is
+    shrunk the triangle is widened by the same factor, so that no pixel of the box is skipped.
+    """
+    source_pixel = torch.arange(edge, device=start.device) - start[:, None]
+    step = length[:, None, None] / size  # pixels of the box per pixel of the view
+    centre = step * (torch.arange(size, device=start.device)[:, None] + 0.5)
+    distance = (source_pixel[:, None, :] + 0.5 - centre).abs()
+    share = (1 - distance / step.clamp(min=1)).clamp_(min=0)
+    share *= ((source_pixel >= 0) & (source_pixel < length[:, None]))[:, None, :]
+    return share / share.sum(dim=2, keepdim=True)
+
+
+def _rows_and_columns(images, rows, columns):
+    """rows [B, S, H] @ picture @ columns [B, T, W].T, for each picture and channel."""
+    return torch.einsum("bsh,bchw,btw->bcst", rows.to(images), images, columns.to(images))
+
+
+def flip(images):
+    """Mirror left and right."""
+    return images.flip(-1)
+
+
+def colour_jitter(images, brightness, contrast, saturation, hue, order):
+    """Change brightness, contrast, saturation and hue of each picture, in the picture's own order.
+
+    brightness, contrast, saturation: float [B] factors >= 0; hue: float [B], in turns of the colour circle;
+    order: int64 [B, 4], each row a permutation of 0..3, positions in COLOUR_CHANGES.
+    """
+    amounts = (brightness, contrast, saturation, hue)
+    for name, amount, least in zip(COLOUR_CHANGES, amounts, (0, 0, 0, -math.inf), strict=True):
+        if not ((amount >= least) & amount.isfinite()).all():
+            raise ValueError(f"{name} is {amount.tolist()}; expected finite numbers, none below {least}.")
+    changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    jittered = torch.empty_like(images)
+    for one_order in order.unique(dim=0):  # at most 24, so there is no loop over pictures
+        chosen = (order == one_order).all(dim=1).nonzero().squeeze(1)
+        group = images[chosen]
+        for k in one_order.tolist():
+            group = changes[k](group, amounts[k][chosen])
+        jittered[chosen] = group
+    return jittered
+
+
+def adjust_brightness(images, factor):
+    """Multiply each picture by its factor [B]: 0 is black, 1 the picture itself."""
+    return (images * _per_picture(factor, images)).clamp_(0, 1)
+
+
+def adjust_contrast(images, factor):
+    """Stretch each picture's distance from its mean grey by its factor [B]: 0 is flat grey, 1 the picture
+    itself."""
+    return _blend(_luminance(images).mean(dim=(1, 2, 3), keepdim=True), images, factor)
+
+
+def adjust_saturation(images, factor):
+    """Stretch each pixel's distance from its own grey by its picture's factor [B]: 0 is grey, 1 the picture
+    itself."""
+    return _blend(_luminance(images), images, factor)
+
+
+def _blend(zero, images, factor):
+    factor = _per_picture(factor, images)
+    return (images * factor).add_(zero * (1 - factor)).clamp_(0, 1)
+
+
+def adjust_hue(images, turn):
+    """Turn each picture's colours around the colour circle by turn [B], 1 a whole turn; HSV value and chroma
+    stay.
+
+    On the circle red stands at 0, green at a third, blue at two thirds. A channel is at its highest within a
+    sixth of its own place, at its lowest beyond a third, and a straight ramp in between. Read backwards, the
+    three channels give the angle from red: its size from 1 + g + b - r (each channel's height between the
+    lowest and the highest, 0 to 1; sixths of a turn), its side from the larger one of green and blue."""
+    red, green, blue = images.unbind(dim=1)
+    highest = torch.maximum(torch.maximum(red, green), blue)
+    lowest = torch.minimum(torch.minimum(red, green), blue)
+    chroma = highest - lowest
+    safe = chroma.clamp(min=torch.finfo(images.dtype).tiny)  # a grey pixel has no angle: any will do
+    sixths = (green + blue - red - lowest).div_(safe).add_(1)
+    angle = torch.copysign(sixths / 6, green - blue) + _per_picture(turn, images)[:, 0]
+    place = images.new_tensor([0, 1 / 3, 2 / 3]).view(3, 1, 1)
+    distance = angle[:, None] - place
+    distance = distance.sub_(distance.round()).abs_()  # the short way round
+    ramp = distance.mul_(-6).add_(2).clamp_(0, 1)
+    return torch.addcmul(lowest[:, None], chroma[:, None], ramp)
+
+
+def greyscale(images):
+    """Replace each pixel's three channels by its luminance."""
+    return _luminance(images).expand_as(images)
+
+
+def _luminance(images):
+    red, green, blue = images.split(1, dim=1)
+    # ITU-R BT.601, with torchvision's digits
+    return (0.2989 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+
+
+def blur(images, sigma, kernel_size):
+    """Gaussian blur with each picture's own sigma [B], in pixels, > 0; the picture is mirrored beyond its
+    edges.
+
+    kernel_size: odd, pixels; the Gaussian is cut off there. It must fit: kernel_size // 2 < height and width.
+    """
+    height, width = images.shape[-2:]
+    if kernel_size % 2 == 0 or not 0 < kernel_size < 2 * min(height, width):
+        raise ValueError(
+            f"kernel_size is {kernel_size} for pictures of {height} x {width} pixels; expected an odd "
+            f"number below {2 * min(height, width)}."
+        )
+    _check_count(sigma, images, "a sigma")
+    if not (sigma > 0).all():
+        raise ValueError(
+            f"sigma goes down to {sigma.min().item():g}; expected more than 0 pixels for each picture."
+        )
+    return _rows_and_columns(
+        images, _blur_matrix(sigma, kernel_size, height), _blur_matrix(sigma, kernel_size, width)
+    )
+
+
+def _blur_matrix(sigma, kernel_size, edge):
+    """[B, edge, edge]: the share of each pixel of a row in each pixel of the blurred row."""
+    offset = torch.arange(kernel_size, device=sigma.device) - kernel_size // 2
+    kernel = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2)
+    kernel = kernel / kernel.sum(dim=1, keepdim=True)
+    source = torch.arange(edge, device=sigma.device)[:, None] + offset
+    source = (edge - 1) - ((edge - 1) - source.abs()).abs()  # mirrored at the first and at the last pixel
+    return torch.einsum("bk,ikj->bij", kernel, one_hot(source, edge).to(kernel.dtype))
+
+
+def _per_picture(values, images):
+    """[B] as [B, 1, 1, 1], to meet images [B, 3, H, W]."""
+    _check_count(values, images, "a parameter")
+    return values[:, None, None, None]
+
+
+def _check_count(values, images, what):
+    if values.shape != images.shape[:1]:
+        raise ValueError(
+            f"{what} of shape {list(values.shape)} came with images of shape {list(images.shape)}; expected "
+            f"one value per picture, shape [{len(images)}]."
+        )
