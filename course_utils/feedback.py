@@ -1,0 +1,447 @@
+"""Feedback: predictions committed before the reveal, checks that name the misconception, staged hints."""
+
+import html
+import json
+import math
+import numbers
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import torch
+from IPython.display import display
+from ipywidgets import HTML, BoundedFloatText, Button, HBox, Label, Layout, RadioButtons
+
+from course_utils import exercises
+from course_utils.show.tables import Shown, cell_text
+from course_utils.show.widgets import WithFallback
+
+FILE = ".predictions.json"
+
+
+# Predictions
+
+
+def predict(
+    key: str, question: str, choices: Sequence[str] | None = None, number: tuple[float, float] | None = None
+):
+    """Ask for a prediction before the cell that reveals the answer, and keep it with its time.
+
+    key: names the prediction for `reveal`, e.g. "02/low-temperature". Give either `choices`, two or more
+    texts, or `number`, the (lowest, highest) answer. The first answer that is committed stays. Answers go to
+    `.predictions.json` in the working folder, or in COURSE_PREDICTIONS_DIR. Nobody is blocked: the notebook
+    goes on without an answer.
+    """
+    return Prediction(key, question, choices, number)
+
+
+def reveal(key: str, result, teaches: str) -> Shown:
+    """The committed prediction and the result side by side, and what the difference between them teaches.
+
+    result: the computed answer, a text (the right choice as `predict` wrote it) or a number. Without an
+    answer, or with a key that was never asked, it says "no prediction committed" and goes on.
+    """
+    kept = _kept().get(key)
+    said = "no prediction committed" if kept is None else cell_text(kept["answer"])
+    rows = [("you predicted", said), ("result", cell_text(result))]
+    if kept is not None:
+        rows.append(("compared", _compared(kept["answer"], result)))
+    cells = "".join(
+        f'<tr><th scope="row" style="text-align: left; padding: 0.2em 0.8em;">{name}</th>'
+        f'<td style="text-align: left; padding: 0.2em 0.8em;">{html.escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    text = "\n".join([*(f"{name}: {value}" for name, value in rows), teaches])
+    return Shown(
+        f'<table style="border-collapse: collapse; color: inherit;">{cells}</table>'
+        f"<p>{html.escape(teaches)}</p>",
+        text,
+    )
+
+
+def _compared(answer, result):
+    if isinstance(answer, numbers.Real) and isinstance(result, numbers.Real):
+        return f"you were {cell_text(float(abs(answer - result)))} off"
+    return "the same" if str(answer) == str(result) else "not the same"
+
+
+class Prediction(WithFallback):
+    """The question of `predict`: `.control`, a commit button (from code: `.commit()`) and a message."""
+
+    def __init__(self, key, question, choices=None, number=None):
+        if (choices is None) == (number is None):
+            raise ValueError(
+                f"predict({key!r}) got choices={choices!r} and number={number!r}; expected one of the two."
+            )
+        self.key, self.question, self.choices, self.number = key, question, choices, number
+        if choices is not None:
+            if len(choices) < 2 or len(set(choices)) < len(choices):
+                raise ValueError(
+                    f"predict({key!r}) got the choices {list(choices)}; expected two or more, all different."
+                )
+            # Without a description of its own a screen reader would read the choices without the question.
+            self.control = RadioButtons(
+                options=list(choices), value=None, description="Your prediction:", layout=Layout(width="auto")
+            )
+        else:
+            low, high = number
+            if not low < high:
+                raise ValueError(f"predict({key!r}) got number={number}; expected (lowest, highest).")
+            self.control = BoundedFloatText(
+                value=low, min=low, max=high, step=(high - low) / 100, description="Your prediction:"
+            )
+        self.control.style.description_width = "8em"
+        self.button = Button(description="Commit", tooltip="Keep this prediction; the first one stays")
+        self.button.on_click(lambda button: self.commit())
+        self.message = Label()
+        super().__init__(
+            [
+                HTML(f"<strong>{html.escape(question)}</strong>"),
+                self.control,
+                HBox([self.button, self.message]),
+            ]
+        )
+        kept = _kept().get(key)
+        if kept is not None:
+            self.message.value = _committed(kept)
+
+    def commit(self) -> None:
+        """Keep the control's value, unless an answer to this question is kept already."""
+        kept = _kept()
+        if self.key in kept:
+            self.message.value = "Your first prediction stays. " + _committed(kept[self.key])
+            return
+        if self.control.value is None:
+            self.message.value = "Choose an answer first."
+            return
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        kept[self.key] = {"answer": self.control.value, "time": now}
+        try:
+            _write(kept)
+        except OSError as error:
+            self.message.value = f"Not kept, {_path()} cannot be written: {error}"
+            return
+        self.message.value = _committed(kept[self.key])
+
+    def fallback(self) -> str:
+        options = (
+            f"between {self.number[0]:g} and {self.number[1]:g}"
+            if self.choices is None
+            else " · ".join(html.escape(choice) for choice in self.choices)
+        )
+        return f"<p><strong>{html.escape(self.question)}</strong><br>{options}</p>"
+
+    def summary(self) -> str:
+        return f"Prediction({self.key!r})"
+
+
+def _committed(kept):
+    return f"Committed: {cell_text(kept['answer'])} ({kept['time'].replace('T', ' ').removesuffix('Z')} UTC)"
+
+
+def _path():
+    return pathlib.Path(os.environ.get("COURSE_PREDICTIONS_DIR") or ".") / FILE
+
+
+def _kept():
+    """The answers kept so far; a file that cannot be read is set aside, which one line says."""
+    path = _path()
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(kept, dict) or not all(_is_answer(entry) for entry in kept.values()):
+            raise ValueError("not a file of predictions")
+        return kept
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        aside = path.with_name(f"{FILE}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}")
+        try:
+            os.replace(path, aside)
+        except OSError:
+            aside = path
+        print(
+            f"The kept predictions could not be read ({type(error).__name__}); the file now lies at "
+            f"{aside}, a new one begins."
+        )
+        return {}
+
+
+def _is_answer(entry):
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("answer"), (str, int, float))
+        and isinstance(entry.get("time"), str)
+    )
+
+
+def _write(kept):
+    path = _path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{FILE}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+# Checks
+
+NOT_ATTEMPTED, WRONG, RIGHT = "not attempted", "wrong", "right"
+MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓"}
+
+# Readers may compute in float32, where a logit of 100 (similarity 1 at temperature 0.01) is exact to 1e-5.
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `check` found: `.status`, a headline, and lines that say more."""
+
+    exercise: str
+    status: str
+    headline: str
+    lines: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [f"{MARKS[self.status]} {self.exercise}: {self.status}. {self.headline}", *self.lines]
+        )
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<br>{html.escape(line)}" for line in self.lines)
+        return (
+            '<div role="status" '
+            'style="border-left: 4px solid currentColor; padding: 0.2em 0.8em; margin: 0.5em 0;">'
+            f"<strong>{MARKS[self.status]} {html.escape(self.exercise)}: {self.status}.</strong> "
+            f"{html.escape(self.headline)}{lines}</div>"
+        )
+
+    def _ipython_display_(self) -> None:
+        """Nothing: `check` has shown it, and as a cell's last value it would stand there twice."""
+
+
+def check(exercise_name: str, function: Callable) -> Verdict:
+    """Compare the reader's function with the definition, show the verdict and return it.
+
+    The verdict's `.status` is "not attempted" (the stub is still there), "wrong" (with the misconception
+    whose numbers the function reproduces, if one does, and the smallest input that shows it) or "right" (with
+    what that now guarantees).
+    """
+    exercise = exercises.find(exercise_name)
+    verdict = _judge(exercise, function)
+    display(Shown(verdict._repr_html_(), repr(verdict)))
+    return verdict
+
+
+class _Fault(Exception):
+    """An answer that is wrong before its numbers are looked at; the message is for the reader."""
+
+
+def _judge(exercise, function):
+    right = [_outputs(exercise.reference(*case.fresh())) for case in exercise.cases]
+    answers = []
+    for case, expected in zip(exercise.cases, right, strict=True):
+        try:
+            answer = _call(function, case)
+            if not answers and (answer is None or answer is Ellipsis):
+                raise NotImplementedError
+            answers.append(_tensors(answer, expected))
+        except NotImplementedError:
+            return Verdict(
+                exercise.name, NOT_ATTEMPTED, "Replace the stub by your own lines, then run this cell again."
+            )
+        except Exception as error:
+            return _stopped(exercise, case, error)
+    if not all(map(_close, answers, right)) and not any(
+        _makes(other, exercise.cases, answers) for other in exercise.also_right
+    ):
+        return _wrong_values(exercise, answers, right)
+    return _wrong_gradient(exercise, function) or Verdict(exercise.name, RIGHT, exercise.guarantees)
+
+
+def _call(function, case):
+    """The function's answer to fresh copies of the case's arguments, none of which it may change."""
+    arguments = case.fresh()
+    answer = function(*arguments)
+    for name, before, after in zip(case.arguments, case.fresh(), arguments, strict=True):
+        if isinstance(before, torch.Tensor) and not torch.equal(before, after):
+            raise _Fault(
+                f"Your function changes its input {name} in place. Whoever called it still needs that; "
+                "work on a new tensor (x = x * 2, not x *= 2)."
+            )
+    return answer
+
+
+def _stopped(exercise, case, error, before=""):
+    """The verdict for an exception, in one line."""
+    headline = (str(error).splitlines() or [""])[0]
+    if not isinstance(error, _Fault):
+        headline = f"Your function stopped with {type(error).__name__}: {headline}"
+    return Verdict(exercise.name, WRONG, before + headline, (f"Smallest input: {_written(case)}",))
+
+
+def _outputs(answer):
+    """One answer as a tuple of tensors."""
+    return tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+
+
+def _tensors(answer, expected):
+    """The reader's answer as a tuple of tensors of the expected shapes, or a fault that says what it is."""
+    shapes = " and ".join(f"a torch.Tensor of shape {list(value.shape)}" for value in expected)
+    outputs = _outputs(answer) if len(expected) > 1 else (answer,)
+    if len(outputs) != len(expected):
+        raise _Fault(f"Your function returned {_kind(answer)}; expected {shapes}.")
+    for output, value in zip(outputs, expected, strict=True):
+        if not isinstance(output, torch.Tensor):
+            raise _Fault(
+                f"Your function returned {_kind(output)}; expected {shapes}. Stay with torch tensors all "
+                "the way: no gradient flows through anything else."
+            )
+        if output.shape != value.shape:
+            raise _Fault(f"Your function returned shape {list(output.shape)}; expected {list(value.shape)}.")
+        if not output.is_floating_point():
+            raise _Fault(
+                f"Your function returned {output.dtype}; expected a floating type such as {value.dtype}."
+            )
+    return tuple(output.detach().cpu() for output in outputs)
+
+
+def _kind(answer):
+    if isinstance(answer, (tuple, list)):
+        return f"a {type(answer).__name__} of {len(answer)}"
+    if isinstance(answer, numbers.Number):
+        return f"a Python {type(answer).__name__}"
+    return "None" if answer is None else f"a {type(answer).__module__}.{type(answer).__qualname__}"
+
+
+def _close(answer, expected):
+    return all(
+        torch.isclose(a.double(), b.double(), RELATIVE, ABSOLUTE, equal_nan=True).all()
+        for a, b in zip(answer, expected, strict=True)
+    )
+
+
+def _wrong_values(exercise, answers, right):
+    first = next(place for place in range(len(answers)) if not _close(answers[place], right[place]))
+    lines = (
+        f"Smallest input: {_written(exercise.cases[first])}",
+        *_compared_values(answers[first], right[first]),
+    )
+    for misconception in exercise.misconceptions:
+        if _makes(misconception.function, exercise.cases, answers):
+            headline = f"Misconception: {misconception.name}. {misconception.explanation}"
+            return Verdict(exercise.name, WRONG, headline, lines)
+    agree = sum(map(_close, answers, right))
+    headline = (
+        f"{agree} of {len(right)} inputs come out right; your numbers match none of the mistakes known for "
+        "this exercise."
+    )
+    return Verdict(exercise.name, WRONG, headline, lines)
+
+
+def _makes(function, cases, answers):
+    """Whether the function gives the reader's numbers at every case, in the case's dtype or in float64."""
+    return all(
+        any(_close(answer, _outputs(function(*case.fresh(dtype)))) for dtype in (None, torch.float64))
+        for case, answer in zip(cases, answers, strict=True)
+    )
+
+
+def _wrong_gradient(exercise, function):
+    """A verdict if no gradient or a wrong one comes through although the values are right, else None."""
+    for case in exercise.cases if exercise.gradient else ():
+        expected = _gradients(exercise.reference, case, exercise.gradient)
+        try:
+            found = _gradients(function, case, exercise.gradient)
+        except Exception as error:
+            return _stopped(exercise, case, error, "The values are right, but no gradient comes through. ")
+        for name, gradient, value in zip(exercise.gradient, found, expected, strict=True):
+            if not _close((gradient,), (value,)):
+                headline = (
+                    f"The values are right, the gradient that reaches {name} is not: a part of the "
+                    "calculation was detached, or made anew from numbers."
+                )
+                lines = (f"Smallest input: {_written(case)}", *_compared_values((gradient,), (value,)))
+                return Verdict(exercise.name, WRONG, headline, lines)
+    return None
+
+
+@torch.enable_grad()
+def _gradients(function, case, names):
+    """The gradients of the answer's sum, weighted from 1 to 2, with respect to the named arguments."""
+    arguments = dict(zip(case.arguments, case.fresh(), strict=True))
+    for name in names:
+        arguments[name].requires_grad_()
+    (output,) = _outputs(function(*arguments.values()))
+    if not output.requires_grad:
+        raise _Fault(
+            "The answer is detached from its input: look for .detach(), .item(), torch.no_grad() or numpy."
+        )
+    weights = torch.linspace(1, 2, output.numel(), dtype=output.dtype, device=output.device)
+    total = (output.flatten() * weights).sum()
+    found = torch.autograd.grad(total, [arguments[name] for name in names], allow_unused=True)
+    return [
+        torch.zeros_like(arguments[name]) if gradient is None else gradient
+        for name, gradient in zip(names, found, strict=True)
+    ]
+
+
+# Values in words
+
+FEW = 12  # numbers that are written out; of more only the place of the largest difference is
+
+
+def _written(case):
+    return ", ".join(f"{name} = {_argument(value)}" for name, value in case.arguments.items())
+
+
+def _argument(value):
+    if isinstance(value, torch.Tensor):
+        return _numbers(value) if value.numel() <= FEW else f"a tensor of shape {list(value.shape)}"
+    if isinstance(value, torch.Generator):
+        return f"a generator seeded with {value.initial_seed()}"
+    return str(getattr(value, "name", value))
+
+
+def _numbers(tensor, digits=4):
+    if tensor.ndim == 0:
+        return f"{round(tensor.item(), digits) + 0.0:.8g}"
+    return f"[{', '.join(_numbers(part, digits) for part in tensor)}]"
+
+
+def _compared_values(answer, expected):
+    """Lines with the reader's value, the right value and their largest difference."""
+    worst = max(range(len(answer)), key=lambda place: _gap(answer[place], expected[place]).max().item())
+    yours, right = answer[worst], expected[worst]
+    gap = _gap(yours, right)
+    where = f" in output {worst}" if len(answer) > 1 else ""
+    if yours.numel() > FEW:
+        place = tuple(int(index) for index in torch.unravel_index(gap.argmax(), gap.shape))
+        where, yours, right = f"{where} at {list(place)}", yours[place], right[place]
+    digits = 4 if gap.max() >= 0.001 else 7
+    return (
+        f"Your value{where}: {_numbers(yours, digits)}",
+        f"Right value{where}: {_numbers(right, digits)}",
+        f"Largest difference: {gap.max().item():.2g}",
+    )
+
+
+def _gap(answer, expected):
+    return (answer.double() - expected.double()).abs().nan_to_num(nan=math.inf)
+
+
+# Hints
+
+
+def hint(exercise_name: str, stage: int = 1) -> Shown:
+    """A hint in three stages: 1 the question to ask, 2 the steps, 3 almost the answer."""
+    hints = exercises.find(exercise_name).hints
+    if stage not in (1, 2, 3):
+        raise ValueError(f"stage is {stage!r}; expected 1, 2 or 3.")
+    title = f"Hint {stage} of 3"
+    return Shown(
+        f"<p><strong>{title}.</strong> {html.escape(hints[stage - 1])}</p>", f"{title}. {hints[stage - 1]}"
+    )

@@ -1,0 +1,173 @@
+import base64
+import configparser
+import io
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from course_utils.contrast import candidate_table
+from course_utils.images import photo
+from course_utils.show import figures, picture
+from course_utils.show.figures import candidate_bars, data_flow, image_grid, new_figure, similarity_matrix
+
+
+def pixels(shown):
+    return Image.open(io.BytesIO(base64.b64decode(re.search(r"image/png;base64,([^\"]*)", shown.data)[1])))
+
+
+def words(figure):
+    """Every text of a figure with its size in points."""
+    figure.draw_without_rendering()
+    return [
+        (text.get_text(), text.get_fontsize())
+        for text in figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
+        if text.get_text().strip()
+    ]
+
+
+@pytest.mark.parametrize("alt", ["", "  ", None])
+def test_a_picture_without_alt_text_is_refused(alt):
+    with pytest.raises(ValueError, match="alt is"):
+        picture(new_figure()[0], alt)
+
+
+def test_a_picture_carries_alt_size_and_pixels():
+    figure, axes = new_figure(4, 2)
+    axes.plot([0, 1], [0, 1])
+    shown = picture(figure, 'A "straight" line <up>')
+    assert 'alt="A &quot;straight&quot; line &lt;up&gt;"' in shown.data
+    assert 'width="400" height="200"' in shown.data
+    assert pixels(shown).size == (800, 400)
+    assert repr(shown) == '[picture: A "straight" line <up>]'
+    assert 'width="200" height="100"' in picture(figure, "smaller", width=200).data
+
+
+def test_small_pictures_keep_every_colour_and_photographs_stay_small():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (1, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    shown = {colour for _, colour in pixels(picture(image_grid(images), "noise")).getcolors(2**24)}
+    assert shown >= {tuple(pixel.tolist()) for pixel in images[0].flatten(1).T}
+    photographs = torch.cat([photo.cup(size=256).images, photo.cat(size=256).images])
+    data = picture(image_grid(photographs), "a cup and a cat").data
+    assert "image/jpeg" in data and len(data) < 110_000
+
+
+def test_pyplot_figures_are_closed_so_that_the_cell_does_not_show_them_again():
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, _ = pyplot.subplots()
+    picture(figure, "empty axes")
+    assert figure.number not in pyplot.get_fignums()
+
+
+def test_house_style_does_not_leak():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    picture(data_flow(), "the map")
+    assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        data_flow(),
+        similarity_matrix(torch.eye(4), labels=list("abcd"), title="t"),
+        image_grid(torch.zeros(3, 3, 8, 8), list("abc")),
+    ],
+    ids=["data_flow", "similarity_matrix", "image_grid"],
+)
+def test_figures_are_small_readable_and_never_wrong_twice(figure):
+    assert min(size for _, size in words(figure)) >= 9
+    assert len(picture(figure, "a figure").data) < 110_000  # 80 KB of PNG as base64
+
+
+def test_the_map_names_every_notebook_of_the_course():
+    text = " ".join(word for word, _ in words(data_flow()))
+    assert set(re.findall(r"\b\d\d\b", text)) == {f"{number:02d}" for number in range(1, 11)}
+
+
+def test_candidate_bars_are_as_long_as_their_values():
+    table = candidate_table([0.8, 0.4, -0.2], positive=0, temperature=0.5)
+    svg = ElementTree.fromstring(candidate_bars(table))
+    space = "{http://www.w3.org/2000/svg}"
+    bars = [rect for rect in svg.findall(f"{space}rect") if rect.get("x")]
+    lengths = np.array([float(bar.get("width")) for bar in bars]).reshape(3, 3)
+    for drawn, column in zip(lengths, ["similarity", "probability", "gradient"], strict=True):
+        values = table[column].abs().to_numpy()
+        np.testing.assert_allclose(
+            drawn / drawn.max(), values / values.max(), atol=0.005
+        )  # drawn to a tenth of a pixel
+    text = [element.text for element in svg.iter(f"{space}text")]
+    assert {"positive", "negative 1", "-0.2000", f"{table['probability'][0]:.4f}"} <= set(text)
+    hatched = [bar.get("fill") == "url(#hatch)" for bar in bars]
+    assert hatched == [True, False, False] * 3
+
+
+@pytest.mark.parametrize("temperature", [0.01, 10])
+def test_candidate_bars_stay_inside_at_extreme_temperatures(temperature):
+    svg = ElementTree.fromstring(
+        candidate_bars(candidate_table([-1.0, 1.0, 0.0], positive=0, temperature=temperature))
+    )
+    wide = float(svg.get("width"))
+    for rect in svg.iter("{http://www.w3.org/2000/svg}rect"):
+        x = float(rect.get("x", 0))
+        assert x >= 0 and x + float(rect.get("width")) <= wide
+
+
+def test_similarity_matrix_frames_positives_and_crosses_out_self():
+    itself = torch.eye(4, dtype=torch.bool)
+    figure = similarity_matrix(torch.full((4, 4), 0.25), positives=itself.roll(2, 1), excluded=itself)
+    axes = figure.axes[0]
+    assert len(axes.patches) == 4
+    assert len(axes.lines) == 8
+    assert [text.get_text() for text in axes.texts] == ["0.25"] * 12
+    assert "framed: positive" in axes.get_title(loc="left") and "crossed out" in axes.get_title(loc="left")
+
+
+def test_similarity_matrix_repeats_shapes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"\(4, 4\).*\(3, 3\)"):
+        similarity_matrix(torch.eye(4), positives=torch.eye(3).bool())
+
+
+def test_image_grid_shows_uint8_and_float_alike_and_small_pictures_by_the_pixel():
+    images = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    grid, same = image_grid(images, columns=3), image_grid(images.double() / 255, columns=3)
+    assert len(grid.axes) == 6
+    for first, second in zip(grid.axes[:5], same.axes[:5], strict=True):
+        np.testing.assert_allclose(first.images[0].get_array(), second.images[0].get_array(), atol=1e-6)
+        assert first.images[0].get_interpolation() == "nearest"
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (0, 3, 8, 8), (2, 4, 8, 8)])
+def test_image_grid_repeats_a_wrong_shape(shape):
+    with pytest.raises(ValueError, match=re.escape(str(list(shape)))):
+        image_grid(torch.zeros(shape))
+
+
+def test_image_grid_counts_its_titles():
+    with pytest.raises(ValueError, match="2 images, but 1 titles"):
+        image_grid(torch.zeros(2, 3, 8, 8), ["a"])
+
+
+def test_the_sanitiser_of_the_notebook_tests_takes_out_the_pixels_and_nothing_else():
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(Path(__file__).parents[2] / "notebooks" / "sanitize.cfg")
+    pattern, replacement = config["picture"]["regex"], config["picture"]["replace"]
+    for figure in (new_figure(1, 1)[0], candidate_bars(candidate_table([0.8, 0.4], 0, 0.5))):
+        data = picture(figure, "the alt text").data
+        cleaned = re.sub(pattern, replacement, data)
+        assert f'src="{replacement}"' in cleaned and len(cleaned) < 300
+        assert data.split("src=")[0] == cleaned.split("src=")[0] and 'alt="the alt text"' in cleaned
+
+
+def test_the_palette_has_eight_different_colours():
+    assert len(set(figures.OKABE_ITO)) == 8

@@ -1,0 +1,234 @@
+import json
+import re
+from datetime import datetime
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils import contrast, feedback
+from course_utils.feedback import check, hint, predict, reveal
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_PREDICTIONS_DIR", str(tmp_path))
+    return tmp_path
+
+
+def commit(key, value, **question):
+    prediction = predict(key, "What happens?", **(question or {"choices": ["falls", "rises"]}))
+    prediction.control.value = value
+    prediction.button.click()
+    return prediction
+
+
+# Predictions
+
+
+def test_a_prediction_is_kept_with_its_time_and_revealed(folder):
+    prediction = commit("02/p", "falls")
+    assert prediction.message.value.startswith("Committed: falls (")
+    kept = json.loads((folder / ".predictions.json").read_text())["02/p"]
+    assert kept["answer"] == "falls"
+    datetime.strptime(kept["time"], "%Y-%m-%dT%H:%M:%SZ")
+    shown = reveal("02/p", "rises", "It is the largest.")
+    assert repr(shown).splitlines() == [
+        "you predicted: falls",
+        "result: rises",
+        "compared: not the same",
+        "It is the largest.",
+    ]
+    assert "falls" in shown.data and "rises" in shown.data and "It is the largest." in shown.data
+
+
+def test_the_first_answer_stays(folder):
+    commit("02/p", "falls")
+    before = (folder / ".predictions.json").read_bytes()
+    again = commit("02/p", "rises")
+    assert "first prediction stays" in again.message.value and "falls" in again.message.value
+    assert (folder / ".predictions.json").read_bytes() == before
+    assert "falls" in predict("02/p", "What happens?", choices=["falls", "rises"]).message.value
+
+
+def test_a_commit_without_a_choice_keeps_nothing(folder):
+    prediction = predict("02/p", "What happens?", choices=["falls", "rises"])
+    prediction.commit()
+    assert prediction.message.value == "Choose an answer first."
+    assert not list(folder.iterdir())
+
+
+def test_number_predictions_are_bounded_and_compared():
+    prediction = commit("02/n", 99.0, number=(0, 5))
+    assert prediction.control.value == 5
+    assert "you were 2.5000 off" in repr(reveal("02/n", 2.5, "t"))
+    assert "you were 0.0000 off" in repr(reveal("02/n", 5.0, "t"))
+
+
+def test_answers_to_several_questions_stand_side_by_side(folder):
+    commit("01/a", "falls")
+    commit("02/b", "rises")
+    assert set(json.loads((folder / ".predictions.json").read_text())) == {"01/a", "02/b"}
+    assert sorted(path.name for path in folder.iterdir()) == [".predictions.json"]
+
+
+@pytest.mark.parametrize("key", ["02/never-asked", "", "../../x"])
+def test_nobody_is_blocked_without_a_prediction(key):
+    assert repr(reveal(key, 1.0, "t")).splitlines()[0] == "you predicted: no prediction committed"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"{", b"\xff\xfe\x00", b"[]", b'{"02/p": 3}', b'{"02/p": {"answer": null}}', b""]
+)
+def test_a_damaged_file_is_set_aside_in_one_line(folder, capsys, damage):
+    (folder / ".predictions.json").write_bytes(damage)
+    assert "no prediction committed" in repr(reveal("02/p", 1.0, "t"))
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    (aside,) = folder.glob(".predictions.json.damaged-*")
+    assert aside.read_bytes() == damage
+    commit("02/p", "falls")
+    assert "you predicted: falls" in repr(reveal("02/p", "falls", "t"))
+
+
+def test_a_write_that_breaks_off_leaves_the_old_file(folder, monkeypatch):
+    commit("01/a", "falls")
+    before = (folder / ".predictions.json").read_bytes()
+
+    def full_disk(path, text, **settings):
+        with open(path, "w") as file:
+            file.write(text[:5])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(feedback.pathlib.Path, "write_text", full_disk)
+    prediction = commit("02/b", "rises")
+    assert "Not kept" in prediction.message.value and "No space left" in prediction.message.value
+    assert (folder / ".predictions.json").read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir()) == [".predictions.json"]
+
+
+def test_predictions_lie_beside_the_notebook_without_the_variable(tmp_path, monkeypatch):
+    monkeypatch.delenv("COURSE_PREDICTIONS_DIR")
+    monkeypatch.chdir(tmp_path)
+    commit("02/p", "falls")
+    assert (tmp_path / ".predictions.json").exists()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {},
+        {"choices": ["a"]},
+        {"choices": ["a", "a"]},
+        {"choices": ["a", "b"], "number": (0, 1)},
+        {"number": (1, 0)},
+    ],
+)
+def test_questions_that_cannot_be_answered_are_refused(question):
+    with pytest.raises(ValueError, match="02/p"):
+        predict("02/p", "What?", **question)
+
+
+def test_the_stored_output_of_a_question_does_not_know_the_answer():
+    before = predict("02/p", "What <happens>?", choices=["falls", "rises"])._repr_mimebundle_()["text/html"]
+    commit("02/p", "falls")
+    after = predict("02/p", "What <happens>?", choices=["falls", "rises"])._repr_mimebundle_()
+    assert after["text/html"] == before and "What &lt;happens&gt;?" in before and "rises" in before
+    assert after["text/plain"] == "Prediction('02/p')"
+
+
+# Checks
+
+
+def raises(*arguments):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "stub", [raises, lambda *_: None, lambda *_: ...], ids=["raises", "None", "Ellipsis"]
+)
+@pytest.mark.parametrize("name", ["candidate_probability", "candidate_gradient", "nt_xent_loop", "two_views"])
+def test_a_stub_is_not_attempted(name, stub):
+    assert check(name, stub).status == "not attempted"
+
+
+def test_an_error_is_one_line_with_the_smallest_input():
+    verdict = check("candidate_probability", lambda s, tau: s @ torch.zeros(3, 7, dtype=s.dtype))
+    assert verdict.status == "wrong" and "RuntimeError" in verdict.headline and "\n" not in verdict.headline
+    assert verdict.lines == ("Smallest input: similarities = [0.8, 0.4], temperature = 1.0",)
+
+
+def test_an_error_at_a_later_input_shows_that_input():
+    def fails_below_zero(similarities, temperature):
+        assert (similarities > 0).all(), "negative"
+        return (similarities / temperature).softmax(0)
+
+    verdict = check("candidate_probability", fails_below_zero)
+    assert verdict.status == "wrong" and "AssertionError: negative" in verdict.headline
+    assert "-0.1" in verdict.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda s, tau: (s / tau).softmax(0).numpy(), "numpy.ndarray"),
+        (lambda s, tau: (s / tau).softmax(0).tolist(), "a list of 2"),
+        (lambda s, tau: 0.5, "a Python float"),
+        (lambda s, tau: (s / tau).softmax(0)[:1], r"shape [1]; expected [2]"),
+        (lambda s, tau: (s / tau).softmax(0)[None], r"shape [1, 2]; expected [2]"),
+        (lambda s, tau: (s / tau).softmax(0).round().long(), "torch.int64"),
+        (lambda s, tau: s.div_(tau).softmax(0), "similarities in place"),
+        (lambda s, tau: (s / tau).softmax(0).detach(), "detached"),
+        (lambda s, tau: torch.tensor((s / tau).softmax(0).tolist(), dtype=torch.float64), "detached"),
+    ],
+)
+def test_the_wrong_kind_of_answer_is_named(function, says):
+    verdict = check("candidate_probability", function)
+    assert verdict.status == "wrong" and says in verdict.headline
+
+
+def test_numpy_in_the_middle_stops_with_the_reason():
+    def through_numpy(similarities, temperature):
+        weights = np.exp((similarities.numpy() - similarities.numpy().max()) / temperature)
+        return torch.tensor(weights / weights.sum())
+
+    verdict = check("candidate_probability", through_numpy)
+    assert verdict.status == "wrong" and "gradient" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda i, p, g: i, lambda i, p, g: (i, i), lambda i, p, g: (i / 255,) * 3]
+)
+def test_two_views_must_be_two_float_batches(answer):
+    assert check("two_views", answer).status == "wrong"
+
+
+def test_autograd_off_and_the_global_seed_are_left_in_peace():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        assert check("nt_xent_loop", contrast.nt_xent).status == "right"
+        verdict = check(
+            "candidate_gradient", lambda s, k, tau: ((s / tau).softmax(0) - torch.eye(len(s))[k]) / tau
+        )
+    assert verdict.status == "right"
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_verdict_is_shown_once_and_the_same_at_every_run(capsys):
+    outputs = []
+    for _ in range(2):
+        verdict = check("nt_xent_loop", lambda a, b, tau: (a * b).sum() / tau)
+        outputs.append((repr(verdict), verdict._repr_html_(), capsys.readouterr().out))
+    assert outputs[0] == outputs[1]
+    assert outputs[0][2].count("✗ nt_xent_loop: wrong.") == 1
+    assert verdict._ipython_display_() is None
+    assert not re.search(r"0x[0-9a-f]{6}", outputs[0][1])
+
+
+def test_hints_come_in_three_stages():
+    texts = [repr(hint("nt_xent_loop", stage)) for stage in (1, 2, 3)]
+    assert len(set(texts)) == 3 and texts[1].startswith("Hint 2 of 3.")
+    with pytest.raises(ValueError, match="stage is 4"):
+        hint("nt_xent_loop", 4)
+    with pytest.raises(ValueError, match="no exercise 'x'"):
+        hint("x", 1)
