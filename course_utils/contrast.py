@@ -1,14 +1,15 @@
 """s, p, L: the contrastive losses as their definitions read, in plain torch.
 
 Every loss here is one sentence: each query is asked which of its candidates is its partner, and pays
-``-log p(partner)`` with ``p = softmax(cosine similarity / temperature)`` over ALL candidates, partner included.
+``-log p(partner)`` with ``p = softmax(cosine similarity / temperature)`` over ALL candidates, the partner
+included.
 
     L = -log p+ = log(1 + sum_j exp((s_j - s+) / temperature)),    j over the negatives
 
 The right-hand form is the one computed. Only the gaps ``s_j - s+`` enter, row by row, so nothing overflows at
-a temperature of 0.01 and a loss near zero keeps its digits. Rows are l2-normalised inside. float16 and bfloat16
-features are computed in float32, also under autocast. The fast versions in ``course_utils.kernels`` are tested
-against this file; it is tested against explicit loops over pairs.
+a temperature of 0.01 and a loss near zero keeps its digits. Rows are l2-normalised inside. float16 and
+bfloat16 features are computed in float32, also under autocast. The fast versions in ``course_utils.kernels``
+are tested against this file; it is tested against explicit loops over pairs.
 """
 
 import math
@@ -21,8 +22,8 @@ import torch
 def info_nce(query, positive_key, negative_keys, temperature, reduction="mean"):
     """Cross-entropy of each query's positive key against K negative keys that all queries share.
 
-    query, positive_key: [B, D]; negative_keys: [K, D]; any floating dtype, one device. temperature: > 0, a number
-    or a 0-d tensor. Returns a scalar, or [B] with reduction="none". Each query has K + 1 candidates.
+    query, positive_key: [B, D]; negative_keys: [K, D]; any floating dtype, one device. temperature: > 0, a
+    number or a 0-d tensor. Returns a scalar, or [B] with reduction="none". Each query has K + 1 candidates.
     Raises TypeError for features that are not floating tensors, ValueError for every other bad input.
     Oord et al. 2018 (CPC), equation 4; He et al. 2020 (MoCo), equation 1.
 
@@ -30,28 +31,19 @@ def info_nce(query, positive_key, negative_keys, temperature, reduction="mean"):
     >>> info_nce(same, same, torch.ones(7, 8), temperature=0.1).exp().round(decimals=4)  # 8 that look alike
     tensor(8.)
     """
-    query, positive_key, negative_keys = _unit_rows(
-        query=query, positive_key=positive_key, negative_keys=negative_keys
-    )
-    _require_pairs("query", query, "positive_key", positive_key, at_least=1)
-    if len(negative_keys) < 1 or negative_keys.shape[1] != query.shape[1]:
-        raise ValueError(
-            f"negative_keys has shape {list(negative_keys.shape)}; expected [K, {query.shape[1]}] with K >= 1, "
-            f"as wide as query {list(query.shape)}."
-        )
-    _require_positive("temperature", temperature)
+    query, positive_key, negative_keys = info_nce_inputs(query, positive_key, negative_keys, temperature)
     positive = (query * positive_key).sum(dim=1)
     negatives = _similarities(query, negative_keys)
-    return _reduce(_minus_log_p(positive, negatives, temperature), reduction)
+    return reduce(_minus_log_p(positive, negatives, temperature), reduction)
 
 
 def nt_xent(view_a, view_b, temperature, reduction="mean"):
     """NT-Xent: each of 2N views looks for its partner among the other 2N - 1 views of the batch.
 
     view_a, view_b: [N, D], row k of both from the same picture, N >= 2; any floating dtype, one device.
-    temperature: > 0, a number or a 0-d tensor. Returns a scalar, the mean over both directions of every pair, or
-    [2N] with reduction="none": the rows of view_a, then those of view_b. A view is never its own candidate;
-    its 2N - 2 negatives are all views but itself and its partner.
+    temperature: > 0, a number or a 0-d tensor. Returns a scalar, the mean over both directions of every pair,
+    or [2N] with reduction="none": the rows of view_a, then those of view_b. A view is never its own
+    candidate; its 2N - 2 negatives are all views but itself and its partner.
     Raises TypeError for features that are not floating tensors, ValueError for every other bad input.
     Chen et al. 2020 (SimCLR), section 2.1 and algorithm 1.
 
@@ -59,23 +51,21 @@ def nt_xent(view_a, view_b, temperature, reduction="mean"):
     >>> nt_xent(same, same, temperature=0.5).exp().round(decimals=4)  # 2N - 1 candidates that look alike
     tensor(7.)
     """
-    view_a, view_b = _unit_rows(view_a=view_a, view_b=view_b)
-    _require_pairs("view_a", view_a, "view_b", view_b, at_least=2)
-    _require_positive("temperature", temperature)
+    view_a, view_b = nt_xent_inputs(view_a, view_b, temperature)
     views = torch.cat([view_a, view_b])
     itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
     partner = itself.roll(len(view_a), dims=1)
     positive = (views * views.roll(len(view_a), dims=0)).sum(dim=1)
     similarities = _similarities(views, views)
-    return _reduce(_minus_log_p(positive, similarities, temperature, no_negative=itself | partner), reduction)
+    return reduce(_minus_log_p(positive, similarities, temperature, no_negative=itself | partner), reduction)
 
 
 def clip_loss(image, text, logit_scale, reduction="mean"):
     """CLIP's symmetric loss: each picture looks for its caption among N, each caption for its picture.
 
-    image, text: [N, D], row k of both from the same pair, N >= 2; any floating dtype, one device. logit_scale:
-    1 / temperature, > 0, a number or a 0-d tensor (the learned one: ``t.exp()``, not ``t``). Returns a scalar, or
-    [N] with reduction="none": for each pair the mean of its two directions.
+    image, text: [N, D], row k of both from the same pair, N >= 2; any floating dtype, one device.
+    logit_scale: 1 / temperature, > 0, a number or a 0-d tensor (the learned one: ``t.exp()``, not ``t``).
+    Returns a scalar, or [N] with reduction="none": for each pair the mean of its two directions.
     Raises TypeError for features that are not floating tensors, ValueError for every other bad input.
     Radford et al. 2021 (CLIP), figure 3.
 
@@ -83,25 +73,24 @@ def clip_loss(image, text, logit_scale, reduction="mean"):
     >>> clip_loss(same, same, logit_scale=14.2857).exp().round(decimals=4)
     tensor(4.)
     """
-    image, text = _unit_rows(image=image, text=text)
-    _require_pairs("image", image, "text", text, at_least=2)
-    _require_positive("logit_scale", logit_scale)
+    image, text = clip_inputs(image, text, logit_scale)
     partner = torch.eye(len(image), dtype=torch.bool, device=image.device)
     positive = (image * text).sum(dim=1)
     similarities = _similarities(image, text)
     image_to_text = _minus_log_p(positive, similarities, 1 / logit_scale, no_negative=partner)
     text_to_image = _minus_log_p(positive, similarities.T, 1 / logit_scale, no_negative=partner)
-    return _reduce((image_to_text + text_to_image) / 2, reduction)
+    return reduce((image_to_text + text_to_image) / 2, reduction)
 
 
 def candidate_table(similarities, positive, temperature):
     """One comparison written out: what each candidate's similarity becomes, and how the loss pulls on it.
 
-    similarities: sequence or 1-d tensor of at least 2 finite numbers, one a candidate. positive: index of the partner.
-    temperature: > 0. Returns a DataFrame in float64, a row a candidate in the order given: candidate (its name),
-    similarity, logit (similarity / temperature), probability, gradient (dL/ds: below 0 pulls closer, above 0
-    pushes away). ``table.attrs`` holds the row-independent "loss" in nats, "effective_candidates" (exp of the entropy
-    of p, between 1 and the number of candidates), "positive" and "temperature".
+    similarities: sequence or 1-d tensor of at least 2 finite numbers, one a candidate. positive: index of the
+    partner. temperature: > 0. Returns a DataFrame in float64, a row a candidate in the order given: candidate
+    (its name), similarity, logit (similarity / temperature), probability, gradient (dL/ds: below 0 pulls
+    closer, above 0 pushes away). ``table.attrs`` holds what the comparison has once: "loss" in nats,
+    "effective_candidates" (exp of the entropy of p, between 1 and the number of candidates), "positive" and
+    "temperature".
     Raises ValueError for fewer than 2 or non-finite similarities, an index out of range, a temperature <= 0.
     Gradient: Chen et al. 2020 (SimCLR), table 2.
 
@@ -114,7 +103,8 @@ def candidate_table(similarities, positive, temperature):
     s = torch.as_tensor(similarities, dtype=torch.float64).detach().cpu()
     if s.ndim != 1 or len(s) < 2 or not s.isfinite().all():
         raise ValueError(
-            f"similarities is {s.tolist()}; expected a flat list of at least 2 finite numbers: the positive and one negative."
+            f"similarities is {s.tolist()}; expected a flat list of at least 2 finite numbers: "
+            "the positive and one negative."
         )
     if isinstance(positive, bool) or positive not in range(len(s)):
         raise ValueError(f"positive is {positive!r}; expected the index of a candidate, 0 to {len(s) - 1}.")
@@ -145,7 +135,7 @@ def candidate_table(similarities, positive, temperature):
 
 
 def alignment(view_a, view_b):
-    """Mean squared distance between the two unit-length views of a picture: 0 when all pairs coincide, at most 4.
+    """Mean squared distance between a picture's two unit-length views: 0 if all pairs coincide, at most 4.
 
     view_a, view_b: [N, D], N >= 1. Returns a scalar. Wang & Isola 2020, section 4.1.2, with their alpha = 2.
 
@@ -158,9 +148,9 @@ def alignment(view_a, view_b):
 
 
 def uniformity(features):
-    """Log of the mean of exp(-2 squared distance) over all pairs: 0 when all points coincide, lower when spread out.
+    """Log of the mean of exp(-2 squared distance) over all pairs: 0 if all points coincide, else lower.
 
-    features: [N, D], N >= 2, one view a picture. Returns a scalar. Wang & Isola 2020, section 4.1.2, with their t = 2.
+    features: [N, D], N >= 2, one view a picture. Returns a scalar. Wang & Isola 2020, section 4.1.2, t = 2.
 
     >>> uniformity(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).abs()
     tensor(0.)
@@ -173,8 +163,39 @@ def uniformity(features):
     return (-2 * squared_distance).logsumexp(dim=0) - math.log(len(first))
 
 
+def info_nce_inputs(query, positive_key, negative_keys, temperature):
+    """What info_nce computes with: checked rows of unit length. The fast kernels start from the same."""
+    query, positive_key, negative_keys = _unit_rows(
+        query=query, positive_key=positive_key, negative_keys=negative_keys
+    )
+    _require_pairs("query", query, "positive_key", positive_key, at_least=1)
+    if len(negative_keys) < 1 or negative_keys.shape[1] != query.shape[1]:
+        raise ValueError(
+            f"negative_keys has shape {list(negative_keys.shape)}; expected [K, {query.shape[1]}], K >= 1, "
+            f"as wide as query {list(query.shape)}."
+        )
+    _require_positive("temperature", temperature)
+    return query, positive_key, negative_keys
+
+
+def nt_xent_inputs(view_a, view_b, temperature):
+    """What nt_xent computes with: checked rows of unit length."""
+    view_a, view_b = _unit_rows(view_a=view_a, view_b=view_b)
+    _require_pairs("view_a", view_a, "view_b", view_b, at_least=2)
+    _require_positive("temperature", temperature)
+    return view_a, view_b
+
+
+def clip_inputs(image, text, logit_scale):
+    """What clip_loss computes with: checked rows of unit length."""
+    image, text = _unit_rows(image=image, text=text)
+    _require_pairs("image", image, "text", text, at_least=2)
+    _require_positive("logit_scale", logit_scale)
+    return image, text
+
+
 def _minus_log_p(positive, similarities, temperature, no_negative=None):
-    """[R] positives against [R, K] similarities -> [R] losses; `no_negative` [R, K] marks what is left out."""
+    """[R] positives, [R, K] similarities -> [R] losses; `no_negative` [R, K] marks what is left out."""
     gaps = (similarities - positive[:, None]) / temperature
     if no_negative is not None:
         # After the division: -inf / temperature would turn the temperature's own gradient into NaN.
@@ -188,7 +209,8 @@ def _similarities(rows, columns):
         return rows @ columns.T
 
 
-def _reduce(losses, reduction):
+def reduce(losses, reduction):
+    """[R] losses -> their mean, or the losses themselves with "none"."""
     if reduction == "mean":
         return losses.mean()
     if reduction == "none":
@@ -242,8 +264,8 @@ def _unit(name, x):
 def _require_pairs(name_a, a, name_b, b, at_least):
     if a.shape != b.shape or len(a) < at_least:
         raise ValueError(
-            f"{name_a} has shape {list(a.shape)} and {name_b} {list(b.shape)}; expected the same shape [N, D] "
-            f"with N >= {at_least}, row k of both belonging together."
+            f"{name_a} has shape {list(a.shape)} and {name_b} {list(b.shape)}; expected the same shape "
+            f"[N, D] with N >= {at_least}, row k of both belonging together."
         )
 
 

@@ -170,8 +170,8 @@ def similarity_matrix(
 
     matrix: [R, C]. positives, excluded: bool [R, C]; a positive is framed, an excluded cell (a view with
     itself) is greyed and crossed out. labels: (row names, column names), or one list for both. pictures:
-    [R, 3, H, W] in [0, 1], shown beside the rows and above the columns of a square matrix. Values are written in
-    up to 144 cells.
+    [R, 3, H, W] in [0, 1], shown beside the rows and above the columns of a square matrix. Values are written
+    in up to 144 cells.
     """
     matrix = torch.as_tensor(matrix).detach().cpu().double().numpy()
     rows, columns = matrix.shape

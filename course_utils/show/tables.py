@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
-CELL = "padding: 0.2em 0.8em; border: none; white-space: nowrap;"
+CELL = "padding: 0.2em 0.8em; border: none;"
+ONE_LINE = 40  # characters; a longer text may run over several lines
 RULE = "border-bottom: 1px solid var(--jp-border-color1, #8a8a8a);"
 MARKED = "font-weight: bold;"
 
@@ -99,11 +100,13 @@ def _only_counts(index):
 def _html(words, right, caption, mark):
     sides = ["right" if is_right else "left" for is_right in right]
 
+    def cell(tag, text, side, style):
+        wrap = "nowrap" if len(text) <= ONE_LINE else "normal"
+        style = f"{CELL} white-space: {wrap}; text-align: {side}; {style}"
+        return f'<{tag} style="{style}">{html.escape(text)}</{tag}>'
+
     def row(tag, texts, style):
-        cells = (
-            f'<{tag} style="{CELL} text-align: {side}; {style}">{html.escape(text)}</{tag}>'
-            for text, side in zip(texts, sides, strict=True)
-        )
+        cells = (cell(tag, text, side, style) for text, side in zip(texts, sides, strict=True))
         return f"<tr>{''.join(cells)}</tr>"
 
     head = row("th", words.columns, RULE)

@@ -206,17 +206,22 @@ class CandidateExplorer(Explorer):
             )
             for place, (name, value) in enumerate(zip(names, similarities, strict=True))
         }
-        controls["temperature"] = SelectionSlider(
-            options=[(f"{value:g}", value) for value in sorted({*TEMPERATURES, temperature})],
-            value=temperature,
-            description="temperature",
-        )
+        controls["temperature"] = temperature_slider(temperature)
         super().__init__(
             lambda temperature, **sliders: candidates_html(list(sliders.values()), positive, temperature),
             controls,
             frames=[{"temperature": 1.0}, {"temperature": 0.1}],
             title="Candidates, probabilities and gradients",
         )
+
+
+def temperature_slider(value: float) -> SelectionSlider:
+    """A slider over the round numbers of `TEMPERATURES` and the start value, evenly spaced on a log scale.
+
+    A FloatLogSlider would turn 0.5 into 0.501, and the tables of the text would never come out.
+    """
+    options = [(f"{option:g}", option) for option in sorted({*TEMPERATURES, value})]
+    return SelectionSlider(options=options, value=value, description="temperature")
 
 
 def candidates_html(similarities: Sequence[float], positive: int, temperature: float) -> str:

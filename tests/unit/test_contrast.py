@@ -19,7 +19,7 @@ def features(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-# --- the definitions once more, one pair at a time, in Python floats ------------------------------------------
+# --- the definitions once more, one pair at a time, in Python floats ------------------------------
 
 
 def cosine(u, v):
@@ -93,7 +93,7 @@ def test_nt_xent_is_the_mean_of_both_directions():
     torch.testing.assert_close(nt_xent(b, a, 0.3, reduction="none"), rows.roll(5))
 
 
-# --- closed-form anchors --------------------------------------------------------------------------------------
+# --- closed-form anchors --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [2, 5, 64])
@@ -114,7 +114,7 @@ def test_orthogonal_pairs_have_a_closed_form(temperature):
     )
 
 
-# --- numbers.md N1: the temperature table ---------------------------------------------------------------------
+# --- numbers.md N1: the temperature table ---------------------------------------------------------
 
 LEADING, BEHIND = [0.8, 0.4, 0.2], [0.3, 0.4, 0.2]
 N1 = [  # similarities, temperature, p, loss, dL/ds
@@ -197,7 +197,7 @@ def test_candidate_table_for_any_list(similarities, temperature, data):
     np.testing.assert_allclose(table["gradient"], s.grad, rtol=1e-9, atol=1e-12)
 
 
-# --- numbers.md N2: gradients through the normalisation -------------------------------------------------------
+# --- numbers.md N2: gradients through the normalisation -------------------------------------------
 
 
 def tangent(rows, along):
@@ -253,7 +253,7 @@ def test_gradcheck_of_every_loss():
     assert torch.autograd.gradcheck(contrast.uniformity, (keys,))
 
 
-# --- numbers.md N3: CLIP --------------------------------------------------------------------------------------
+# --- numbers.md N3: CLIP --------------------------------------------------------------------------
 
 S = torch.tensor([[0.8, 0.4, 0.2], [0.1, 0.7, 0.3], [0.2, 0.0, 0.6]], dtype=torch.float64)
 
@@ -284,7 +284,7 @@ def test_n3_gradients_of_the_scale_and_of_the_features():
     torch.testing.assert_close(text.grad, tangent(text.detach(), grad_s.T @ image.detach()))
 
 
-# --- numerical stability --------------------------------------------------------------------------------------
+# --- numerical stability --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -300,7 +300,7 @@ def test_float32_keeps_its_digits(loss, temperature):
     }[loss]
     exact, single = call(a, b, reduction="none"), call(a.float(), b.float(), reduction="none").double()
     assert (exact > 0).all()
-    # A cosine carries about 1e-7 of error in float32; divided by the temperature it is the relative error of exp.
+    # A cosine carries about 1e-7 of error in float32; over the temperature it is the relative error of exp.
     torch.testing.assert_close(single, exact, rtol=1e-6 / temperature, atol=0)
 
 
@@ -327,7 +327,7 @@ def test_half_precision_and_autocast_compute_in_float32(dtype):
             torch.testing.assert_close(call(a, b.float(), keys), expected, rtol=0, atol=0)
 
 
-# --- shapes and orders ----------------------------------------------------------------------------------------
+# --- shapes and orders ----------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=40)
@@ -368,7 +368,7 @@ def test_alignment_and_uniformity_by_loops():
     assert contrast.uniformity(torch.ones(4, 3)).item() == pytest.approx(0, abs=1e-6)
 
 
-# --- wrong input ----------------------------------------------------------------------------------------------
+# --- wrong input ----------------------------------------------------------------------------------
 
 GOOD = features(4, 3, dtype=torch.float32)
 

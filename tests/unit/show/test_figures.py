@@ -123,11 +123,25 @@ def test_candidate_bars_stay_inside_at_extreme_temperatures(temperature):
         assert x >= 0 and x + float(rect.get("width")) <= wide
 
 
+def test_similarity_matrix_shows_each_picture_at_its_row_and_column():
+    pictures = torch.rand(3, 3, 8, 8)
+    axes = similarity_matrix(torch.eye(3), pictures=pictures).figure.axes[0]
+    heads = [image.get_extent() for image in axes.images[1:]]
+    assert len(heads) == 6
+    for place in range(3):
+        left, right, bottom, top = heads[2 * place]
+        assert right < -0.5 and top < place < bottom, "beside its row"
+        left, right, bottom, top = heads[2 * place + 1]
+        assert bottom < -0.5 and left < place < right, "above its column"
+    assert axes.get_xlim()[0] <= -1.5 and axes.get_ylim()[1] <= -1.5
+
+
 def test_similarity_matrix_frames_positives_and_crosses_out_self():
     itself = torch.eye(4, dtype=torch.bool)
     figure = similarity_matrix(torch.full((4, 4), 0.25), positives=itself.roll(2, 1), excluded=itself)
     axes = figure.axes[0]
-    assert len(axes.patches) == 4
+    assert sum(not patch.get_fill() for patch in axes.patches) == 4
+    assert sum(patch.get_fill() for patch in axes.patches) == 4
     assert len(axes.lines) == 8
     assert [text.get_text() for text in axes.texts] == ["0.25"] * 12
     assert "framed: positive" in axes.get_title(loc="left") and "crossed out" in axes.get_title(loc="left")
