@@ -1,0 +1,55 @@
+# Two Views. `make lab` opens the course, `make test` runs every test; `make help` names the rest.
+
+# The first Python that runs (a version manager's stand-in may not); course_utils/environment.py judges it.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do \
+	$$p -c "" 2> /dev/null && echo $$p && break; done)
+SETUP = @$(or $(PYTHON),$(error No Python runs here; install Python 3.10 to 3.13)) -m course_utils.environment
+BIN := .venv/bin
+
+# Where there is a display a browser opens; elsewhere JupyterLab prints the address to open.
+LAB_OPTIONS := $(if $(or $(DISPLAY),$(WAYLAND_DISPLAY),$(filter Darwin,$(shell uname))),,--no-browser) \
+	$(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: help lab test notebooks badges lint format environment test-environment chromium
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+help: ## Name the targets.
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+lab: environment ## Install what is missing and open the first notebook in JupyterLab.
+	@$(BIN)/python -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
+		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --log-level=WARN $(LAB_OPTIONS)
+
+test: lint chromium ## Install what is missing and run every test.
+	@COURSE_BUDGET=quick $(BIN)/python -m pytest
+
+notebooks: environment ## Execute the notebooks and keep their outputs (NOTEBOOK=02_infonce: one).
+	@$(BIN)/python -m course_utils.notebooks build $(NOTEBOOK)
+
+badges: environment ## Write the course's address wherever it stands (REPO=owner/name; REPO= removes it).
+	@$(BIN)/python -m course_utils.notebooks badges "$(REPO)"
+
+lint: test-environment ## Look for mistakes and unformatted code.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: test-environment ## Mend what `make lint` can mend.
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+environment:
+	$(SETUP) --extras lab
+
+test-environment:
+	$(SETUP) --extras lab,test
+
+# Debian's chromium, for the browser tests: installed where that takes no password.
+chromium:
+	@for browser in chromium chromium-browser google-chrome; do \
+		command -v $$browser > /dev/null && exit; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "Installing chromium for the browser tests."; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium > /dev/null && exit; \
+	fi; \
+	echo "The browser tests will be skipped: chromium is missing, and only root can install it (with apt)."

@@ -1,0 +1,21 @@
+# Set-up, the same cell in every notebook: it finds the course's files, or fetches them once.
+REPOSITORY = ""  # where the course is published; empty until it is
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+places = [Path.cwd(), *Path.cwd().parents, Path.cwd() / "two-views"]
+sys.path[:0] = [str(place) for place in places if (place / "course_utils").is_dir()][:1]
+if find_spec("course_utils") is None and REPOSITORY:
+    fetch = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, str(places[-1])]
+    if subprocess.run(fetch).returncode == 0:
+        sys.path.insert(0, str(places[-1]))
+if find_spec("course_utils") is None:
+    source = REPOSITORY or "the place where you got this notebook"
+    sys.exit(f"Copy course_utils and pyproject.toml from {source} to {Path.cwd()}, then run this cell again.")
+
+from course_utils import runtime
+
+runtime.ready()
