@@ -39,6 +39,13 @@ CAUSES = (
     ),
 )
 
+# No question about news at the first start, and explorers that still show something in a notebook that a reader
+# saved and reopened without its kernel (without the state: "model not found").
+LAB_SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false"},
+    "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+}
+
 
 class SetupError(Exception):
     """What stands in the way and what to do about it, in one line."""
@@ -265,8 +272,7 @@ def install(groups, root, lock):
         run([venv_python(root), "-m", "ipykernel", "install", *kernel], root, lock)
         settings = root / ".venv" / "share" / "jupyter" / "lab" / "settings"
         settings.mkdir(parents=True, exist_ok=True)
-        news = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
-        replace_file(settings / "overrides.json", json.dumps(news))
+        replace_file(settings / "overrides.json", json.dumps(LAB_SETTINGS))
 
 
 def confirm(groups, root, lock):

@@ -15,7 +15,7 @@ from IPython.display import display
 from ipywidgets import HTML, BoundedFloatText, Button, HBox, Label, Layout, RadioButtons
 
 from course_utils import exercises
-from course_utils.show.tables import Shown, cell_text
+from course_utils.show.tables import Shown
 from course_utils.show.widgets import WithFallback
 
 FILE = ".predictions.json"
@@ -44,8 +44,8 @@ def reveal(key: str, result, teaches: str) -> Shown:
     answer, or with a key that was never asked, it says "no prediction committed" and goes on.
     """
     kept = _kept().get(key)
-    said = "no prediction committed" if kept is None else cell_text(kept["answer"])
-    rows = [("you predicted", said), ("result", cell_text(result))]
+    said = "no prediction committed" if kept is None else _said(kept["answer"])
+    rows = [("you predicted", said), ("result", _said(result))]
     if kept is not None:
         rows.append(("compared", _compared(kept["answer"], result)))
     cells = "".join(
@@ -63,8 +63,15 @@ def reveal(key: str, result, teaches: str) -> Shown:
 
 def _compared(answer, result):
     if isinstance(answer, numbers.Real) and isinstance(result, numbers.Real):
-        return f"you were {cell_text(float(abs(answer - result)))} off"
+        return f"you were {_said(abs(answer - result))} off"
     return "the same" if str(answer) == str(result) else "not the same"
+
+
+def _said(value):
+    """A choice as it is; a whole number whole, any other with four significant digits: 16382, 78.8, 0.07."""
+    if isinstance(value, numbers.Real):
+        return str(int(value)) if float(value).is_integer() else f"{value:.4g}"
+    return str(value)
 
 
 class Prediction(WithFallback):
@@ -138,7 +145,7 @@ class Prediction(WithFallback):
 
 
 def _committed(kept):
-    return f"Committed: {cell_text(kept['answer'])} ({kept['time'].replace('T', ' ').removesuffix('Z')} UTC)"
+    return f"Committed: {_said(kept['answer'])} ({kept['time'].replace('T', ' ').removesuffix('Z')} UTC)"
 
 
 def _path():

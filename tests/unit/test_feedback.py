@@ -58,11 +58,18 @@ def test_a_commit_without_a_choice_keeps_nothing(folder):
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    "result, shown", [(16382, "16382"), (78.8, "78.8"), (0.07, "0.07"), (2 / 3, "0.6667"), (3.0, "3")]
+)
+def test_a_result_is_shown_without_empty_decimals(result, shown):
+    assert f"result: {shown}\n" in repr(reveal("02/n", result, "t"))
+
+
 def test_number_predictions_are_bounded_and_compared():
     prediction = commit("02/n", 99.0, number=(0, 5))
     assert prediction.control.value == 5
-    assert "you were 2.5000 off" in repr(reveal("02/n", 2.5, "t"))
-    assert "you were 0.0000 off" in repr(reveal("02/n", 5.0, "t"))
+    assert "you were 2.5 off" in repr(reveal("02/n", 2.5, "t"))
+    assert "you were 0 off" in repr(reveal("02/n", 5.0, "t"))
 
 
 def test_answers_to_several_questions_stand_side_by_side(folder):

@@ -1,0 +1,386 @@
+"""The notebooks in a real JupyterLab, moved by keyboard and mouse in a real browser.
+
+It needs Chromium (Debian: `apt-get install chromium`). JupyterLab is one of its own, on a free port,
+and shows copies.
+"""
+
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from course_utils.environment import ROOT
+from course_utils.runtime import data_dir
+
+CHROMIUM = next(
+    filter(
+        None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"])
+    ),
+    None,
+)
+if CHROMIUM is None:
+    pytest.skip(
+        "no chromium, chromium-browser or google-chrome on the PATH: the browser tests need one",
+        allow_module_level=True,
+    )
+
+from playwright.sync_api import expect, sync_playwright  # noqa: E402
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--force-color-profile=srgb",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+SETTINGS = {
+    "@jupyterlab/notebook-extension/tracker": {
+        "windowingMode": "none"
+    },  # every cell is in the page, seen or not
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+}
+OUTPUT = "xpath=ancestor::*[contains(concat(' ', @class, ' '), ' jp-OutputArea-output ')]"
+LATER = 400  # milliseconds in which a result that comes twice would come again
+MILLISECONDS = 300  # from a key press to the changed table
+SECONDS = 60  # for all cells of a notebook
+
+# Waits for the kernel, runs all cells as the menu does, and waits for the last one.
+RUN_ALL = """async seconds => {
+  const late = new Promise(done => setTimeout(done, 1000 * seconds, `not ready after ${seconds} s`));
+  const run = async () => {
+    const context = window.jupyterapp.shell.currentWidget.sessionContext;
+    await context.ready;
+    await context.session.kernel.info;
+    return await window.jupyterapp.commands.execute('notebook:run-all-cells') ? "ran" : "a cell failed";
+  };
+  return Promise.race([run(), late]);
+}"""
+
+ERRORS = """() => [
+  ...document.querySelectorAll('.jp-Notebook [data-mime-type="application/vnd.jupyter.error"]'),
+  ...document.querySelectorAll('.jp-Notebook [data-mime-type="application/vnd.jupyter.stderr"]'),
+  ...document.querySelectorAll('.jp-Notebook .jupyter-widgets [role=alert]'),
+  ...[...document.querySelectorAll('.jp-Notebook .jp-OutputArea-output')].filter(
+    e => /model not found|Loading widget|Error displaying/i.test(e.textContent)),
+].map(e => e.textContent.slice(0, 300))"""
+
+# Notes each new result of an explorer (what its table and picture say, and when) and when a key went down.
+WATCH = """content => {
+  const log = window.courseLog = {keys: [], results: []};
+  document.addEventListener('keydown', () => log.keys.push(performance.now()), true);
+  new MutationObserver(records => {
+    const text = content.innerText, source = content.querySelector('img')?.src;
+    for (const record of records) log.results.push({time: performance.now(), text, source});
+  }).observe(content, {childList: true, characterData: true, subtree: true});
+}"""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running JupyterLab: its address, the folder it shows, and where its kernels keep predictions."""
+
+    address: str
+    notebooks: Path
+    predictions: Path
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def wait_until_it_answers(address, server, log, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            return urllib.request.urlopen(f"{address}/api", timeout=2).read()
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not answer at {address} within {seconds} s:\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """JupyterLab on copies of the notebooks, with settings and workspaces that are thrown away."""
+    folder = tmp_path_factory.mktemp("lab")
+    notebooks = folder / "notebooks"
+    notebooks.mkdir()
+    (folder / "course_utils").symlink_to(ROOT / "course_utils")
+    for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
+        shutil.copy(path, notebooks)
+    for name, values in SETTINGS.items():
+        file = folder / "settings" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    port, log = free_port(), folder / "server.log"
+    own = {
+        name: str(folder / name.lower())
+        for name in (
+            "JUPYTER_CONFIG_DIR",
+            "JUPYTER_DATA_DIR",
+            "JUPYTER_RUNTIME_DIR",
+            "IPYTHONDIR",
+            "COURSE_PREDICTIONS_DIR",
+        )
+    }
+    command = [
+        *[sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"],
+        *["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"],
+        *["--IdentityProvider.token=", "--ServerApp.password=", f"--ServerApp.root_dir={notebooks}"],
+        *[
+            f"--LabApp.user_settings_dir={folder / 'settings'}",
+            f"--LabApp.workspaces_dir={folder / 'workspaces'}",
+        ],
+        "--LabApp.extension_manager=readonly",
+    ]
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command,
+            cwd=notebooks,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **own, "COURSE_BUDGET": "quick", "COURSE_DATA_DIR": str(data_dir())},
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_it_answers(address, server, log)
+        yield Lab(address, notebooks, Path(own["COURSE_PREDICTIONS_DIR"]))
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One browser whose pages share a cache: JupyterLab is loaded once."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium.new_context(viewport={"width": 1300, "height": 1200})
+        chromium.close()
+
+
+@contextmanager
+def opened(browser, lab, name):
+    """A page that shows a notebook of the lab; `page.complaints` are the errors on the browser's console."""
+    page = browser.new_page()
+    page.set_default_timeout(30_000)
+    page.complaints = []
+    page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text[:300]))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)[:300]))
+    try:
+        page.goto(f"{lab.address}/doc/tree/{name}?reset")
+        page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+        yield page
+    finally:
+        page.close()
+
+
+def run_all(page):
+    outcome = page.evaluate(RUN_ALL, SECONDS)
+    assert outcome == "ran", f"running all cells: {outcome}; errors on the page: {page.evaluate(ERRORS)}"
+
+
+def assert_no_errors(page):
+    assert page.evaluate(ERRORS) == []
+    assert page.complaints == []
+
+
+@dataclass(frozen=True)
+class OnPage:
+    """An explorer on a page: the cell's output that it is, and the element that its result stands in."""
+
+    box: object
+    content: object
+
+    @property
+    def log(self):
+        return self.content.page.evaluate("window.courseLog")
+
+    def wait_for_results(self, count):
+        self.content.page.wait_for_function(
+            "count => window.courseLog.results.length >= count", arg=count, timeout=5_000
+        )
+
+
+def explorers(page):
+    """Every explorer that a page shows alive."""
+    results = page.locator(
+        ".jupyter-widgets .widget-html-content:has(> [role=region][aria-label$=': result'])"
+    )
+    return [OnPage(content.locator(OUTPUT), content) for content in results.all()]
+
+
+def watched(page, title):
+    """The explorer with this title, its results noted from now on."""
+    found = [
+        one
+        for one in explorers(page)
+        if title in one.content.locator("[role=region]").get_attribute("aria-label")
+    ]
+    assert len(found) == 1, f"{len(found)} explorers are called {title!r}"
+    found[0].content.evaluate(WATCH)
+    return found[0]
+
+
+def slider(explorer, description):
+    """The handle of the slider with this description."""
+    row = explorer.box.locator(".widget-slider", has=explorer.box.page.get_by_text(description, exact=True))
+    return row.locator(".noUi-handle")
+
+
+@pytest.fixture(scope="module")
+def infonce(browser, lab):
+    with opened(browser, lab, "02_infonce.ipynb") as page:
+        run_all(page)
+        yield page
+
+
+def test_all_cells_run_without_an_error(infonce):
+    assert_no_errors(infonce)
+
+
+def test_each_key_press_changes_table_and_picture_once_and_soon(infonce):
+    explorer = watched(infonce, "Candidates, probabilities and gradients")
+    before = {
+        "text": explorer.content.inner_text(),
+        "source": explorer.content.locator("img").get_attribute("src"),
+    }
+    slider(explorer, "temperature").focus()
+    for press in range(1, 11):
+        infonce.keyboard.press("ArrowLeft")
+        explorer.wait_for_results(press)
+    infonce.wait_for_timeout(LATER)
+    keys, results = explorer.log["keys"], explorer.log["results"]
+    assert len(keys) == len(results) == 10, f"10 key presses made {len(results)} results; one each is right"
+    seen = [before, *results]
+    for name in ("text", "source"):
+        assert len({result[name] for result in seen}) == 11, (
+            f"a key press left the {'table' if name == 'text' else 'picture'} as it was"
+        )
+    assert explorer.content.locator("table").count() == explorer.content.locator("img").count() == 1
+    delays = [result["time"] - key for key, result in zip(keys, results, strict=True)]
+    median = statistics.median(delays)
+    print(f"from key to table, milliseconds: median {median:.0f}, all {[round(delay) for delay in delays]}")
+    assert median <= MILLISECONDS, f"median {median:.0f} ms of {[round(delay) for delay in delays]}"
+    assert_no_errors(infonce)
+
+
+def test_a_slider_dragged_with_the_mouse_moves_the_result(infonce):
+    explorer = watched(infonce, "Candidates, probabilities and gradients")
+    handle = slider(explorer, "similarity of negative 1")
+    handle.scroll_into_view_if_needed()
+    box = handle.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    infonce.mouse.move(x, y)
+    infonce.mouse.down()
+    infonce.mouse.move(x - 40, y)
+    explorer.wait_for_results(1)
+    infonce.mouse.up()
+    infonce.wait_for_timeout(LATER)
+    assert len(explorer.log["results"]) == 1, (
+        f"one move of the mouse made {len(explorer.log['results'])} results"
+    )
+    assert explorer.content.locator("table").count() == explorer.content.locator("img").count() == 1
+    value = float(handle.get_attribute("aria-valuetext"))
+    row = explorer.content.locator("tr", has_text="negative 1")
+    assert value < 0.4, f"the handle went to the left from 0.4, its value is {value}"
+    expect(row).to_contain_text(f"{value:.4f}")
+    assert_no_errors(infonce)
+
+
+def test_a_prediction_is_committed_from_the_keyboard(infonce, lab):
+    question = infonce.locator(
+        ".jp-OutputArea-output:has(.jupyter-widgets)", has_text="How probable is the positive?"
+    )
+    radios = question.locator("input[type=radio]")
+    radios.first.focus()
+    infonce.keyboard.press(
+        "Tab"
+    )  # no arrow: ipywidgets' radio buttons are no group, and the arrow is JupyterLab's
+    infonce.keyboard.press("Space")
+    for _ in range(radios.count() - 1):
+        infonce.keyboard.press("Tab")
+    expect(question.get_by_role("button", name="Commit")).to_be_focused()
+    infonce.keyboard.press("Enter")
+    expect(question.get_by_text("Committed: a little over a half")).to_be_visible()
+    [file] = lab.predictions.iterdir()
+    assert json.loads(file.read_text())["02/probability"]["answer"] == "a little over a half"
+    assert_no_errors(infonce)
+
+
+def test_a_screenshot_to_look_at(infonce, tmp_path_factory):
+    explorers(infonce)[0].content.scroll_into_view_if_needed()
+    path = tmp_path_factory.mktemp("screenshots") / "02_infonce.png"
+    infonce.screenshot(path=path)
+    print(f"screenshot: {path}")
+    assert path.stat().st_size > 20_000
+
+
+def test_without_a_kernel_the_fallback_is_seen(browser, lab):
+    notebook = json.loads((lab.notebooks / "02_infonce.ipynb").read_text())
+    notebook[
+        "metadata"
+    ] = {}  # then JupyterLab asks which kernel it should be, and takes "none" for an answer
+    (lab.notebooks / "no_kernel.ipynb").write_text(json.dumps(notebook))
+    with opened(browser, lab, "no_kernel.ipynb") as page:
+        page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
+        fallback = page.locator(
+            ".jp-RenderedHTML section", has_text="Candidates, probabilities and gradients"
+        ).first
+        expect(fallback.locator("img").first).to_be_visible()
+        assert page.locator(".jupyter-widgets").count() == 0
+        for picture in page.locator(".jp-OutputArea img").all():
+            assert picture.evaluate("image => image.complete && image.naturalWidth > 0"), (
+                picture.get_attribute("alt")
+            )
+        assert_no_errors(page)
+
+
+def move(explorer):
+    """Move the first control of an explorer from the keyboard."""
+    control = explorer.box.locator(".noUi-handle, select, input, .widget-toggle-button, button").first
+    keyboard = explorer.content.page.keyboard
+    control.focus()
+    kind = control.evaluate(
+        "e => e.matches('.noUi-handle') ? 'slider' : e.tagName === 'INPUT' ? e.type : e.tagName"
+    )
+    if kind == "text":
+        keyboard.type("view")
+    elif kind == "BUTTON":
+        keyboard.press("Tab")
+        keyboard.press("Enter")
+    else:
+        keyboard.press(
+            {"slider": "ArrowRight", "SELECT": "ArrowDown", "radio": "ArrowDown"}.get(kind, "Space")
+        )
+
+
+@pytest.mark.parametrize("name", ["00_start_here.ipynb", "01_views.ipynb"])
+def test_the_explorers_of_the_other_notebooks_move(browser, lab, name):
+    with opened(browser, lab, name) as page:
+        run_all(page)
+        found = explorers(page)
+        assert found, f"{name} shows no explorer"
+        for explorer in found:
+            before = explorer.content.inner_html()
+            move(explorer)
+            expect(explorer.content).not_to_have_js_property("innerHTML", before, timeout=5_000)
+        assert_no_errors(page)

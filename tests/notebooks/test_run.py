@@ -1,0 +1,199 @@
+"""Each notebook reproduces its outputs alone and offline, in a minute and 2 GiB; it leaves nothing behind."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+import stored
+
+from course_utils.environment import ROOT
+from course_utils.runtime import data_dir
+
+HERE = Path(__file__).parent
+SECONDS = 60
+BYTES = 2 * 2**30
+NOWHERE = (
+    "http://127.0.0.1:9"  # programs that are no Python (git, curl) find a proxy here that does not answer
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What nbval and the operating system say about one notebook."""
+
+    code: int
+    seconds: float
+    peak: int
+    report: str
+    left_behind: tuple[str, ...]
+
+
+def run(notebook, folder, data):
+    """nbval on a copy of one notebook in a folder that holds nothing else, below course_utils as at home."""
+    home = folder / "notebooks"
+    home.mkdir()
+    (folder / "course_utils").symlink_to(ROOT / "course_utils")
+    copy = Path(shutil.copy(notebook, home))
+    predictions, report = folder / "predictions", folder / "report.json"
+    predictions.mkdir()
+    settings = {
+        "PYTHONPATH": str(HERE / "offline"),
+        "COURSE_BUDGET": "quick",
+        "COURSE_PREDICTIONS_DIR": str(predictions),
+        "COURSE_DATA_DIR": str(data),
+        "IPYTHONDIR": str(folder / "ipython"),
+        **dict.fromkeys(["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"], NOWHERE),
+    }
+    command = [
+        *[sys.executable, "-m", "pytest", "--nbval", f"--nbval-sanitize-with={HERE / 'sanitize.cfg'}"],
+        *[
+            "--nbval-current-env",
+            "--nbval-cell-timeout=60",
+            "-p",
+            "no:cacheprovider",
+            "--color=no",
+            copy.name,
+        ],
+    ]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "measured.py"), str(report), *command],
+        cwd=home,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+    )
+    if not report.exists():
+        raise RuntimeError(f"measured.py stopped with {done.returncode}: {done.stderr}")
+    changed = [] if copy.read_bytes() == notebook.read_bytes() else [f"{copy.name} was changed"]
+    left = [str(path.relative_to(home)) for path in home.rglob("*") if path != copy]
+    left += [f"predictions/{path.name}" for path in predictions.iterdir()]
+    lines = [
+        line[:300] for line in (done.stdout + done.stderr).splitlines()
+    ]  # a picture's base64 is one line
+    return Run(
+        **json.loads(report.read_text()), report="\n".join(lines[-150:]), left_behind=tuple(changed + left)
+    )
+
+
+def test_the_first_three_notebooks_are_there():
+    names = [path.name for path in stored.NOTEBOOKS]
+    assert [name[:2] for name in names][:3] == ["00", "01", "02"], (
+        f"notebooks/ holds {names}; `make notebooks` builds them"
+    )
+
+
+@pytest.fixture(scope="module", params=stored.NOTEBOOKS, ids=lambda path: path.stem)
+def done(request, tmp_path_factory):
+    result = run(request.param, tmp_path_factory.mktemp(request.param.stem), data_dir())
+    print(f"{request.param.stem}: {result.seconds:.1f} s, {result.peak / 2**20:.0f} MiB")
+    return result
+
+
+def test_reproduces_its_outputs_offline(done):
+    assert done.code == 0, f"nbval ended with {done.code}:\n{done.report}"
+
+
+def test_takes_at_most_a_minute(done):
+    assert done.seconds <= SECONDS, (
+        f"it took {done.seconds:.1f} s; the quick budget is {SECONDS} s on 2 cores"
+    )
+
+
+def test_needs_at_most_two_gibibytes(done):
+    assert done.peak <= BYTES, (
+        f"it needed {done.peak / 2**30:.2f} GiB; the quick budget is {BYTES / 2**30:.0f} GiB"
+    )
+
+
+def test_leaves_nothing_behind(done):
+    assert not done.left_behind, f"beside the notebook afterwards: {done.left_behind}"
+
+
+def with_data(notebooks):
+    """Those that look for CIFAR-10."""
+    return [
+        path
+        for path in notebooks
+        if "cifar" in "".join(cell.source for _, cell, _ in stored.code(stored.read(path)))
+    ]
+
+
+@pytest.mark.parametrize("notebook", with_data(stored.NOTEBOOKS), ids=lambda path: path.stem)
+def test_runs_without_cifar_too(notebook, tmp_path):
+    if not any(data_dir().glob("*")):
+        pytest.skip(f"{data_dir()} is empty, so the runs above were without CIFAR-10 already")
+    (tmp_path / "data").mkdir()
+    result = run(notebook, tmp_path, tmp_path / "data")
+    assert result.code == 0, f"without CIFAR-10 nbval ended with {result.code}:\n{result.report}"
+    assert result.seconds <= SECONDS, (
+        f"without CIFAR-10 it took {result.seconds:.1f} s, more than {SECONDS} s"
+    )
+    assert not any((tmp_path / "data").iterdir()), "it wrote into the data folder"
+
+
+# The checks themselves can fail.
+
+
+def run_made(tmp_path, *cells):
+    """The same for a made notebook of code cells (source, output printed)."""
+    notebook = tmp_path / "made.ipynb"
+    nbformat.write(stored.made(*cells), notebook)
+    (tmp_path / "run").mkdir()
+    return run(notebook, tmp_path / "run", tmp_path / "no-data")
+
+
+def test_another_output_than_the_stored_one_is_reported(tmp_path):
+    result = run_made(tmp_path, ("print('loss 0.5599')", "loss 0.5598\n"))
+    assert result.code == 1 and "loss 0.5598" in result.report and "loss 0.5599" in result.report
+
+
+def test_memory_of_the_kernel_counts_and_files_are_seen(tmp_path):
+    result = run_made(
+        tmp_path,
+        ("size = len(b'x' * (5 * 2**29))",),
+        ("import pathlib\n_ = pathlib.Path('left.txt').write_text('')",),
+    )
+    assert result.code == 0, result.report
+    assert 2.5 * 2**30 < result.peak < 2.8 * 2**30
+    assert result.left_behind == ("left.txt",)
+
+
+NETWORK = """
+import socket, subprocess, sys, urllib.request
+
+def attempt(call, *arguments):
+    try:
+        call(*arguments)
+        print("went through")
+    except OSError as error:
+        print("network is off in this test" in str(error))
+
+attempt(urllib.request.build_opener(urllib.request.ProxyHandler({})).open, "https://example.org")
+attempt(socket.getaddrinfo, "example.org", 443)
+attempt(socket.gethostbyname, "example.org")
+attempt(socket.create_connection, ("192.0.2.1", 80))
+attempt(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto, b"", ("192.0.2.1", 53))
+attempt(socket.socket(socket.AF_INET6).connect_ex, ("2001:db8::1", 80))
+child = [sys.executable, "-c", "import socket; socket.create_connection(('192.0.2.1', 80))"]
+print("network is off in this test" in subprocess.run(child, capture_output=True, text=True).stderr)
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    attempt(socket.create_connection, server.getsockname())
+    attempt(socket.create_connection, ("localhost", server.getsockname()[1]))
+"""
+
+
+def test_the_kernel_has_no_network_but_its_own_machine(tmp_path):
+    result = run_made(tmp_path, (NETWORK, "True\n" * 7 + "went through\n" * 2))
+    assert result.code == 0, result.report
+
+
+def test_a_notebook_runs_on_the_python_of_the_tests(tmp_path):
+    result = run_made(tmp_path, ("import sys\nprint(sys.executable)", f"{sys.executable}\n"))
+    assert result.code == 0, result.report
