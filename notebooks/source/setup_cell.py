@@ -13,8 +13,8 @@ if find_spec("course_utils") is None and REPOSITORY:
     if subprocess.run(fetch).returncode == 0:
         sys.path.insert(0, str(places[-1]))
 if find_spec("course_utils") is None:
-    source = REPOSITORY or "the place where you got this notebook"
-    sys.exit(f"Copy course_utils and pyproject.toml from {source} to {Path.cwd()}, then run this cell again.")
+    source = REPOSITORY or "where you got this notebook"
+    sys.exit(f"The course's files are not here. Get its whole folder from {source}, then open the notebook in it.")
 
 from course_utils import runtime
 

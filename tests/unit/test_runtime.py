@@ -222,9 +222,10 @@ def test_the_cell_finds_the_course_above_the_notebook():
 def test_the_cell_stops_with_one_line_where_there_is_no_course(tmp_path):
     done = run_cell(tmp_path)
     assert done.returncode == 1
-    source = "the place where you got this notebook"
-    what = f"Copy course_utils and pyproject.toml from {source} to {tmp_path}"
-    assert done.stderr == f"{what}, then run this cell again.\n"
+    assert done.stderr == (
+        "The course's files are not here. Get its whole folder from where you got this notebook, "
+        "then open the notebook in it.\n"
+    )
 
 
 def git(folder, *arguments):
@@ -254,4 +255,4 @@ def test_the_cell_fetches_the_published_course_once(tmp_path):
 def test_the_cell_names_the_address_it_could_not_reach(tmp_path):
     done = run_cell(tmp_path, (tmp_path / "nowhere").as_uri())
     assert done.returncode == 1 and not Path(tmp_path / "two-views").exists()
-    assert f" from {tmp_path.as_uri()}/nowhere to {tmp_path}, " in done.stderr.splitlines()[-1]
+    assert f" from {tmp_path.as_uri()}/nowhere, then open " in done.stderr.splitlines()[-1]
