@@ -10,7 +10,8 @@ BIN := .venv/bin
 LAB_OPTIONS := $(if $(or $(DISPLAY),$(WAYLAND_DISPLAY),$(filter Darwin,$(shell uname))),,--no-browser) \
 	$(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test notebooks badges lint format environment test-environment chromium
+.PHONY: help lab test notebooks badges bench bench-gpu lint format \
+	environment test-environment bench-environment chromium
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -30,6 +31,13 @@ notebooks: environment ## Execute the notebooks and keep their outputs (NOTEBOOK
 badges: environment ## Write the course's address wherever it stands (REPO=owner/name; REPO= removes it).
 	@$(BIN)/python -m course_utils.notebooks badges "$(REPO)"
 
+bench: bench-environment ## Time the fast losses against other libraries (leave the machine alone meanwhile).
+	@$(BIN)/python tests/benchmarks/bench_losses.py
+	@$(BIN)/python tests/benchmarks/bench_shapes.py
+
+bench-gpu: environment ## Test and time the Triton kernels on this machine's GPU.
+	@$(BIN)/python tests/benchmarks/bench_gpu.py --out data/records/bench_gpu.json
+
 lint: test-environment ## Look for mistakes and unformatted code.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -43,6 +51,9 @@ environment:
 
 test-environment:
 	$(SETUP) --extras lab,test
+
+bench-environment:
+	$(SETUP) --extras lab,test,bench
 
 # Debian's chromium, for the browser tests: installed where that takes no password.
 chromium:

@@ -23,7 +23,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 10))  # the supported ones, the tested one first
-MODULES = {"scikit-learn": "sklearn", "scikit-image": "skimage", "ipython": "IPython", "pillow": "PIL"}
+MODULES = {
+    "scikit-learn": "sklearn",
+    "scikit-image": "skimage",
+    "ipython": "IPython",
+    "pillow": "PIL",
+    "info-nce-pytorch": "info_nce",
+    "open_clip_torch": "open_clip",
+}
 
 # What pip writes when the machine, not the course, is at fault, and what to say then.
 CAUSES = (
@@ -39,8 +46,8 @@ CAUSES = (
     ),
 )
 
-# No question about news at the first start, and explorers that still show something in a notebook that a reader
-# saved and reopened without its kernel (without the state: "model not found").
+# No question about news at the first start; and explorers that still show something in a notebook that a
+# reader saved and reopened without its kernel (without their state: "model not found").
 LAB_SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false"},
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},

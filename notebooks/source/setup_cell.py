@@ -14,7 +14,7 @@ if find_spec("course_utils") is None and REPOSITORY:
         sys.path.insert(0, str(places[-1]))
 if find_spec("course_utils") is None:
     source = REPOSITORY or "where you got this notebook"
-    sys.exit(f"The course's files are not here. Get its whole folder from {source}, then open the notebook in it.")
+    sys.exit(f"The course is not here. Get its whole folder from {source}, and open the notebook in it.")
 
 from course_utils import runtime
 

@@ -57,9 +57,8 @@ def test_pyproject_is_read_as_tomllib_reads_it():
     tomllib = pytest.importorskip("tomllib", reason="tomllib begins with Python 3.11")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert requirements() == project["project"]["dependencies"]
-    assert {name: requirements(name) for name in ("lab", "test")} == project["project"][
-        "optional-dependencies"
-    ]
+    extras = project["project"]["optional-dependencies"]
+    assert {name: requirements(name) for name in ("lab", "test", "bench")} == extras
     assert environment.setting("tool.course", "repository") == project["tool"]["course"]["repository"]
     tested = project["tool"]["course"]["tested"]
     assert {name: environment.setting("tool.course.tested", name) for name in tested} == tested

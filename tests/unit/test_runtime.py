@@ -223,8 +223,8 @@ def test_the_cell_stops_with_one_line_where_there_is_no_course(tmp_path):
     done = run_cell(tmp_path)
     assert done.returncode == 1
     assert done.stderr == (
-        "The course's files are not here. Get its whole folder from where you got this notebook, "
-        "then open the notebook in it.\n"
+        "The course is not here. Get its whole folder from where you got this notebook, "
+        "and open the notebook in it.\n"
     )
 
 
@@ -255,4 +255,4 @@ def test_the_cell_fetches_the_published_course_once(tmp_path):
 def test_the_cell_names_the_address_it_could_not_reach(tmp_path):
     done = run_cell(tmp_path, (tmp_path / "nowhere").as_uri())
     assert done.returncode == 1 and not Path(tmp_path / "two-views").exists()
-    assert f" from {tmp_path.as_uri()}/nowhere, then open " in done.stderr.splitlines()[-1]
+    assert f" from {tmp_path.as_uri()}/nowhere, and open " in done.stderr.splitlines()[-1]
