@@ -5,12 +5,12 @@ function and compares the numbers; nobody's code is read. Cases go from the smal
 that differs is the one shown.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from course_utils import contrast
 from course_utils.views import POLICIES, apply_view, draw_parameters
@@ -18,11 +18,18 @@ from course_utils.views import POLICIES, apply_view, draw_parameters
 
 @dataclass(frozen=True)
 class Misconception:
-    """A way to be wrong: its name, what is behind it, and a function that makes the mistake."""
+    """A way to be wrong: its name, what is behind it, and a function that makes the mistake.
+
+    also: the same mistake written differently, or with other constants. rounding: its wrong numbers are
+    rounding errors, which differ from one way of writing to the next, so only the cases that come out wrong
+    are compared.
+    """
 
     name: str
     explanation: str
     function: Callable
+    also: tuple[Callable, ...] = ()
+    rounding: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,19 +95,34 @@ def _candidate_gradient(similarities, positive, temperature):
     return gradient / temperature
 
 
-def _naive_softmax(similarities, temperature):
+def _naive_softmax(similarities, temperature, added=0.0):
     weights = (similarities / temperature).exp()
-    return weights / weights.sum()
+    return weights / (weights.sum() + added)
 
 
-def _without_the_first(similarities, temperature):
-    weights = (similarities / temperature).exp()
-    return weights / weights[1:].sum()
+def _shifted_softmax(similarities, temperature, added):
+    logits = similarities / temperature
+    weights = (logits - logits.max()).exp()
+    return weights / (weights.sum() + added)
 
 
-def _without_the_largest(similarities, temperature):
-    weights = (similarities / temperature).exp()
-    return weights / (weights.sum() - weights.max())
+def _weights_over(denominator):
+    """exp(logit) divided by what `denominator` makes of all of them."""
+
+    def function(similarities, temperature):
+        weights = (similarities / temperature).exp()
+        return weights / denominator(weights)
+
+    return function
+
+
+def _of_logits(change):
+    """softmax over change(similarities, temperature)."""
+    return lambda similarities, temperature: change(similarities, temperature).softmax(dim=0)
+
+
+def _of_probability(change):
+    return lambda similarities, temperature: change(_candidate_probability(similarities, temperature))
 
 
 def _share(similarities, temperature):
@@ -108,44 +130,78 @@ def _share(similarities, temperature):
     return logits / logits.sum()
 
 
-def _one_hot_of_the_largest(similarities, temperature):
-    return torch.nn.functional.one_hot(similarities.argmax(), len(similarities)).to(similarities)
+def _adds_to_the_denominator(softmax, added):
+    return lambda similarities, temperature: softmax(similarities, temperature, added)
 
 
 def _tensor(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-PROBABILITY_CASES = tuple(
-    Case({"similarities": similarities, "temperature": temperature})
-    for similarities, temperature in [
-        (_tensor(0.8, 0.4), 1.0),
-        (_tensor(0.8, 0.4), 0.5),
-        (_tensor(0.3, 0.4), 0.5),
-        (_tensor(-0.1, 0.4, -0.6), 0.2),
-        (_tensor(0.5, 0.5, 0.5), 0.07),
-        (_similarities(5, seed=1), 2.0),
-        (_similarities(9, seed=2, dtype=torch.float32), 0.1),
-        (_tensor(1.0, -1.0, 0.9).float(), 0.01),
-    ]
+SMALL = (
+    1e-4,
+    1e-5,
+    1e-6,
+    1e-7,
+    1e-8,
+    1e-9,
+    1e-10,
+    1e-12,
+)  # what people add "so that nothing divides by zero"
+
+OVERFLOW = (
+    "The formula is right, but exp(1 / 0.01) is larger than any float32 number and exp(1 / 0.001) than any "
+    "float64 number. Take the largest logit off all logits first: the shares stay the same. torch.softmax "
+    "does that."
 )
 
 CANDIDATE_PROBABILITY = Exercise(
     name="candidate_probability",
     reference=_candidate_probability,
-    cases=PROBABILITY_CASES,
+    cases=tuple(
+        Case({"similarities": similarities, "temperature": temperature})
+        for similarities, temperature in [
+            (_tensor(0.8, 0.4), 1.0),
+            (_tensor(0.8, 0.4), 0.5),
+            (_tensor(0.3, 0.4), 0.5),
+            (_tensor(-0.1, 0.4, -0.6), 0.2),
+            (_tensor(0.5, 0.5, 0.5), 0.07),
+            (_tensor(-0.9, -1.0, -0.7), 0.01),  # probabilities of 2e-9 and 9e-14
+            (_tensor(1.0, -1.0, 0.9).float(), 0.01),
+            (_tensor(1.0, -1.0, 0.995), 0.001),
+            (_similarities(9, seed=2, dtype=torch.float32), 0.1),
+            (_similarities(12, seed=1), 5.0),
+        ]
+    ),
     misconceptions=(
         Misconception(
             "the temperature multiplies",
             "The similarities are multiplied by the temperature. They are divided by it: a small "
             "temperature makes differences large.",
-            lambda similarities, temperature: (similarities * temperature).softmax(dim=0),
+            _of_logits(lambda similarities, temperature: similarities * temperature),
         ),
         Misconception(
             "the temperature is not used",
             "The result is the same at every temperature. Divide the similarities by it before the "
             "exponential.",
-            lambda similarities, temperature: similarities.softmax(dim=0),
+            _of_logits(lambda similarities, temperature: similarities),
+        ),
+        Misconception(
+            "the temperature divides the first similarity only",
+            "One logit is at another scale than all others. Every similarity is divided by the temperature.",
+            _of_logits(lambda s, temperature: torch.cat([s[:1] / temperature, s[1:]])),
+        ),
+        Misconception(
+            "the temperature divides all similarities but the first",
+            "The first logit is at another scale than all others. Every similarity is divided by the "
+            "temperature.",
+            _of_logits(lambda s, temperature: torch.cat([s[:1], s[1:] / temperature])),
+        ),
+        Misconception(
+            "the sign of the logits is turned round",
+            "The least similar candidate gets the largest probability. A logit is similarity / "
+            "temperature, without a minus.",
+            _of_logits(lambda similarities, temperature: -similarities / temperature),
         ),
         Misconception(
             "exp is forgotten",
@@ -158,24 +214,30 @@ CANDIDATE_PROBABILITY = Exercise(
             "the positive is left out of the denominator",
             "The sum below the line runs over the negatives only. Then the shares do not add up to one and "
             "are no probabilities: the positive is one of the candidates.",
-            _without_the_first,
+            _weights_over(lambda weights: weights[1:].sum()),
+        ),
+        Misconception(
+            "the positive is counted twice",
+            "The first candidate stands in the denominator once by itself and once in the sum. Each "
+            "candidate stands there once.",
+            _weights_over(lambda weights: weights[0] + weights.sum()),
         ),
         Misconception(
             "the largest is left out of the denominator",
             "The sum below the line leaves out the most similar candidate. It runs over all candidates.",
-            _without_the_largest,
+            _weights_over(lambda weights: weights.sum() - weights.max()),
         ),
         Misconception(
             "the winner takes all",
             "All the probability goes to the most similar candidate. That is the limit of a temperature "
             "near zero; at any other temperature each candidate has its share.",
-            _one_hot_of_the_largest,
+            _of_probability(lambda p: one_hot(p.argmax(), len(p)).to(p)),
         ),
         Misconception(
             "not divided by the sum",
             "exp(similarity / temperature) is positive, but only its share of the sum over all candidates "
             "is a probability.",
-            lambda similarities, temperature: (similarities / temperature).exp(),
+            _weights_over(lambda weights: 1),
         ),
         Misconception(
             "the logarithm of the probability",
@@ -184,16 +246,32 @@ CANDIDATE_PROBABILITY = Exercise(
             lambda similarities, temperature: (similarities / temperature).log_softmax(dim=0),
         ),
         Misconception(
-            "exp overflows at a small temperature",
-            "The formula is right, but exp(1 / 0.01) is larger than any float32 number. Take the largest "
-            "logit off all logits first: the shares stay the same. torch.softmax does that.",
-            _naive_softmax,
+            "a small number is added to the denominator",
+            "The sum over all candidates is never zero, so nothing has to be added. At a low temperature it "
+            "can be far smaller than what you add; then the shares no longer add up to one. Take the "
+            "largest logit off all logits first: the sum is then at least 1.",
+            _adds_to_the_denominator(_naive_softmax, SMALL[0]),
+            also=(
+                *(_adds_to_the_denominator(_naive_softmax, added) for added in SMALL[1:]),
+                *(_adds_to_the_denominator(_shifted_softmax, added) for added in SMALL[:3]),
+            ),
         ),
+        Misconception(
+            "small probabilities are lifted",
+            "A small number is added to every probability, or stands in for those below it. A probability "
+            "may be as small as it is; the sum is one only if none is touched.",
+            _of_probability(lambda p: p + SMALL[0]),
+            also=(
+                *(_of_probability(lambda p, small=small: p + small) for small in SMALL[1:]),
+                *(_of_probability(lambda p, small=small: p.clamp_min(small)) for small in SMALL),
+            ),
+        ),
+        Misconception("exp overflows at a small temperature", OVERFLOW, _naive_softmax),
     ),
     guarantees=(
-        "For any number of candidates, any sign and any temperature that was tried (0.01 to 2) your "
-        "probabilities are positive, add up to one and keep the order of the similarities; and a gradient "
-        "flows back to the similarities."
+        "For 2 to 12 candidates, any sign and the temperatures that were tried (0.001 to 5) none of your "
+        "probabilities is negative, they add up to one and keep the order of the similarities; and a "
+        "gradient flows back to the similarities."
     ),
     hints=(
         "The question is: if one candidate is drawn, and each has a weight that grows with its similarity, "
@@ -222,6 +300,29 @@ def _with_positive(values, positive, value):
     return values
 
 
+def _minus_one_hot(probabilities):
+    """p - 1 for the positive, p for the others, with p from probabilities(similarities, temperature)."""
+
+    def function(similarities, positive, temperature):
+        p = probabilities(similarities, temperature)
+        return _with_positive(p, positive, p[positive] - 1)
+
+    return function
+
+
+_softmax_without_temperature = _minus_one_hot(_of_logits(lambda similarities, temperature: similarities))
+_softmax_of_products = _minus_one_hot(
+    _of_logits(lambda similarities, temperature: similarities * temperature)
+)
+
+
+def _times(gradient, power):
+    """The gradient multiplied by a power of the temperature."""
+    return lambda similarities, positive, temperature: (
+        gradient(similarities, positive, temperature) * temperature**power
+    )
+
+
 CANDIDATE_GRADIENT = Exercise(
     name="candidate_gradient",
     reference=_candidate_gradient,
@@ -232,10 +333,13 @@ CANDIDATE_GRADIENT = Exercise(
             (_tensor(0.8, 0.4), 0, 0.5),
             (_tensor(0.3, 0.4), 1, 0.5),
             (_tensor(-0.1, 0.4, -0.6), 2, 0.2),
+            (_tensor(0.3, 0.4, 0.2), 0, 0.07),
             (_tensor(0.5, 0.5, 0.5), 1, 0.07),
-            (_similarities(5, seed=3), 4, 2.0),
-            (_similarities(9, seed=4, dtype=torch.float32), 3, 0.1),
+            (_tensor(0.9, 0.7, -0.4, 0.1), 3, 0.01),  # gradients of -100, and of 2e-7
             (_tensor(1.0, -1.0, 0.9).float(), 0, 0.01),
+            (_tensor(1.0, -1.0, 0.995), 2, 0.001),
+            (_similarities(9, seed=4, dtype=torch.float32), 3, 0.1),
+            (_similarities(12, seed=3), 4, 5.0),
         ]
     ),
     misconceptions=(
@@ -243,7 +347,7 @@ CANDIDATE_GRADIENT = Exercise(
             "the factor 1/temperature is forgotten",
             "This is the gradient with respect to the logits. A logit is similarity / temperature, so the "
             "chain rule divides by the temperature once more.",
-            _gradient_variant(lambda gradient, p, positive, temperature: gradient * temperature),
+            _times(_candidate_gradient, 1),
         ),
         Misconception(
             "the sign is turned round",
@@ -283,26 +387,43 @@ CANDIDATE_GRADIENT = Exercise(
             lambda similarities, positive, temperature: _candidate_gradient(similarities, 0, temperature),
         ),
         Misconception(
+            "the most similar candidate is taken to be the positive",
+            "The positive is the partner, however similar it is: the loss is there to make it the most "
+            "similar. The argument `positive` says which one it is.",
+            lambda similarities, positive, temperature: _candidate_gradient(
+                similarities, similarities.argmax(), temperature
+            ),
+        ),
+        Misconception(
+            "the temperature is not used",
+            "The result is the same at every temperature. It stands in two places: the softmax is taken over "
+            "similarity / temperature, and the chain rule divides by it once more.",
+            _softmax_without_temperature,
+        ),
+        Misconception(
+            "the temperature is missing in the softmax",
+            "The division by the temperature is there, but the probabilities are those of temperature 1: "
+            "softmax is taken over similarity / temperature.",
+            _times(_softmax_without_temperature, -1),
+        ),
+        Misconception(
+            "the temperature multiplies in the softmax",
+            "The probabilities are taken over similarity * temperature. A logit is similarity / temperature.",
+            _softmax_of_products,
+            also=(_times(_softmax_of_products, 1), _times(_softmax_of_products, -1)),
+        ),
+        Misconception(
             "multiplied by the temperature",
             "The gradient with respect to the logits is multiplied by the temperature. A logit is "
             "similarity / temperature: the chain rule divides.",
-            _gradient_variant(lambda gradient, p, positive, temperature: gradient * temperature**2),
+            _times(_candidate_gradient, 2),
         ),
         Misconception(
-            "exp overflows at a small temperature",
-            "The formula is right, but exp(1 / 0.01) is larger than any float32 number. Take the largest "
-            "logit off all logits first, or use torch.softmax.",
-            lambda similarities, positive, temperature: (
-                (
-                    _naive_softmax(similarities, temperature)
-                    - torch.nn.functional.one_hot(torch.tensor(positive), len(similarities))
-                )
-                / temperature
-            ),
+            "exp overflows at a small temperature", OVERFLOW, _times(_minus_one_hot(_naive_softmax), -1)
         ),
     ),
     guarantees=(
-        "Wherever the positive stands, and at every temperature that was tried (0.01 to 2), your gradient "
+        "Wherever the positive stands, and at every temperature that was tried (0.001 to 5), your gradient "
         "pulls it exactly as strongly as it pushes all negatives together."
     ),
     hints=(
@@ -318,182 +439,410 @@ CANDIDATE_GRADIENT = Exercise(
 # NT-Xent over a batch (notebook 02)
 
 
-def _nt_xent_variant(
-    view_a,
-    view_b,
-    temperature,
-    *,
-    unit="rows",
-    with_itself=False,
-    with_positive=True,
-    one_direction=False,
-    other_view_only=False,
-    reduction="mean",
-    multiply=False,
-    use_exp=True,
-    use_temperature=True,
-):
-    """NT-Xent as the definition reads, with switches for what people get wrong."""
-    count = len(view_a)
-    views = torch.cat([view_a, view_b])
-    if unit == "rows":
-        views = normalize(views, dim=1)
-    elif unit == "columns":
-        views = normalize(views, dim=0)
-    elif unit == "whole":
-        views = views / views.norm()
-    scale = temperature if multiply else 1 / temperature if use_temperature else 1.0
-    logits = views @ views.T * scale
-    itself = torch.eye(2 * count, dtype=torch.bool)
-    partner = itself.roll(count, dims=1)
-    candidates = torch.ones_like(itself)
-    if not with_itself:
-        candidates &= ~itself
-    if other_view_only:
-        side = torch.arange(2 * count) < count
-        candidates &= side[:, None] != side[None, :]
-    if not with_positive:
-        candidates &= ~partner
-    if use_exp:
-        per_view = logits.masked_fill(~candidates, -torch.inf).logsumexp(dim=1) - logits[partner]
-    else:
-        per_view = -(logits[partner] / (logits * candidates).sum(dim=1)).log()
-    if one_direction:
-        per_view = per_view[:count]
-    if reduction == "sum / N":
-        return per_view.sum() / count
-    return getattr(per_view, reduction)()
+def _unit_rows(view_a, view_b):
+    return normalize(torch.cat([view_a, view_b]), dim=1)
 
 
-def _wrong_partner(view_a, view_b, temperature):
-    """The row beside it taken for the partner, as if the views stood a1, b1, a2, b2."""
-    views = normalize(torch.cat([view_a, view_b]), dim=1)
-    logits = (views @ views.T / temperature).fill_diagonal_(-torch.inf)
-    return torch.nn.functional.cross_entropy(logits, torch.arange(len(views)) ^ 1)
+@dataclass(frozen=True)
+class _Batch:
+    """2N views and which of them belong together; the mistakes below are made with it.
+
+    similarities: [2N, 2N]. itself, partner, others: bool [2N, 2N]; row i of each marks view i, its partner,
+    and the candidates of view i, which are all views but i.
+    """
+
+    views: torch.Tensor
+    temperature: float
+
+    @property
+    def count(self):
+        return len(self.views) // 2
+
+    @property
+    def similarities(self):
+        return self.views @ self.views.T
+
+    @property
+    def logits(self):
+        return self.similarities / self.temperature
+
+    @property
+    def itself(self):
+        return torch.eye(len(self.views), dtype=torch.bool)
+
+    @property
+    def partner(self):
+        return self.itself.roll(self.count, dims=1)
+
+    @property
+    def others(self):
+        return ~self.itself
+
+    @property
+    def other_side(self):
+        side = torch.arange(len(self.views)) < self.count
+        return side[:, None] != side[None, :]
+
+    @property
+    def p(self):
+        return self.logits.masked_fill(self.itself, -torch.inf).softmax(dim=1)
+
+    def losses(self, logits=None, candidates=None, partner=None):
+        """[2N] losses by the definition, where nothing else is given."""
+        logits = self.logits if logits is None else logits
+        candidates = self.others if candidates is None else candidates
+        partner = self.partner if partner is None else partner
+        return logits.masked_fill(~candidates, -torch.inf).logsumexp(dim=1) - logits[partner]
+
+    def losses_with_itself_at(self, logit):
+        """[2N] losses where the self-pair is a candidate with this logit."""
+        return self.losses(self.logits.masked_fill(self.itself, logit), self.itself | self.others)
+
+    def losses_by_exp(self, added=0.0, shift=0.0):
+        """[2N] losses with exp of the logits taken as they come: -log(exp / sum of exp)."""
+        weights = (self.logits - shift).exp().masked_fill(self.itself, 0)
+        return -(weights[self.partner] / (weights.sum(dim=1) + added)).log()
 
 
-def _pair(count, width, seed, dtype=torch.float64, scale=1.0):
+def _mean_of(losses, views=_unit_rows):
+    """The mean of losses(batch), as a function of the two views and the temperature."""
+    return lambda view_a, view_b, temperature: losses(_Batch(views(view_a, view_b), temperature)).mean()
+
+
+def _shares_of_the_logits(batch):
+    return -(batch.logits[batch.partner] / (batch.logits * batch.others).sum(dim=1)).log()
+
+
+def _itself_subtracted(batch):
+    weights = batch.logits.exp()
+    return (weights.sum(dim=1) - math.exp(1 / batch.temperature)).log() - batch.logits[batch.partner]
+
+
+def _without_the_diagonal(batch):
+    """Logits [2N, 2N - 1]: the self-pair cut out, all that stood behind it one place further left."""
+    return batch.logits[batch.others].view(len(batch.views), -1)
+
+
+def _one_sided(batch):
+    """A mask like `partner` that marks view i mod N for row i: labels arange(N) twice."""
+    return one_hot(torch.arange(len(batch.views)) % batch.count, len(batch.views)).bool()
+
+
+def _lengths(view):
+    """The rows with lengths from 0.001 to 1000."""
+    lengths = torch.logspace(-3, 3, len(view), dtype=view.dtype)[:, None]
+    return normalize(view, dim=1) * lengths
+
+
+def _pair(count, width, seed, dtype=torch.float64, scale=1.0, noise=1.0, share=0.5):
+    """view_a drawn, view_b = share * view_a + noise: partners are alike, more so the less noise there is."""
     generator = torch.Generator().manual_seed(seed)
-    view_a, noise = torch.randn(2, count, width, generator=generator, dtype=dtype) * scale
-    return {"view_a": view_a.round(decimals=2), "view_b": (view_a * 0.5 + noise).round(decimals=2)}
+    view_a, drawn = torch.randn(2, count, width, generator=generator, dtype=dtype) * scale
+    return {"view_a": view_a.round(decimals=2), "view_b": (view_a * share + drawn * noise).round(decimals=2)}
+
+
+def _views_case(view_a, view_b, temperature):
+    return Case({"view_a": _tensor(*view_a), "view_b": _tensor(*view_b), "temperature": temperature})
 
 
 NT_XENT_LOOP = Exercise(
     name="nt_xent_loop",
     reference=contrast.nt_xent,
     cases=(
-        Case(
-            {
-                "view_a": torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64),
-                "view_b": torch.tensor([[1.6, 1.2], [-1.0, 0.0]], dtype=torch.float64),
-                "temperature": 1.0,
-            }
-        ),
+        _views_case([[1.0, 0.0], [0.6, 0.8]], [[1.6, 1.2], [-1.0, 0.0]], 1.0),
         Case({**_pair(2, 2, seed=5), "temperature": 0.5}),
+        # Partners point away from each other: the loss is 400.
+        _views_case([[1.0, 0.0], [1.0, 0.0]], [[-1.0, 0.0], [-1.0, 0.0]], 0.005),
+        # A regular simplex: all similarities are -1/3, so the loss is log 3, however small every exp is.
+        _views_case([[1.0, 1.0, 1.0], [1.0, -1.0, -1.0]], [[-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]], 0.002),
         Case({**_pair(3, 2, seed=6, scale=3.0), "temperature": 0.1}),
-        Case(
-            {
-                "view_a": torch.ones(3, 2, dtype=torch.float64),
-                "view_b": torch.ones(3, 2, dtype=torch.float64),
-                "temperature": 0.5,
-            }
-        ),
+        Case({name: _lengths(view) for name, view in _pair(4, 3, seed=8).items()} | {"temperature": 0.5}),
         Case({**_pair(4, 6, seed=7, dtype=torch.float32), "temperature": 0.2}),
-        Case({**_pair(5, 3, seed=8, scale=0.1), "temperature": 2.0}),
         Case({**_pair(4, 8, seed=9), "temperature": 0.01}),
+        # Partners almost alike: exp(1 / 0.01) is no float32 number.
+        Case({**_pair(4, 8, seed=10, dtype=torch.float32, noise=0.05, share=1.0), "temperature": 0.01}),
+        Case({**_pair(12, 20, seed=11), "temperature": 5.0}),
     ),
     misconceptions=(
         Misconception(
             "self is left in",
             "Each view stands among its own candidates, with similarity 1, so the loss cannot come near "
             "zero. Skip k = i.",
-            partial(_nt_xent_variant, with_itself=True),
+            _mean_of(lambda batch: batch.losses(candidates=batch.itself | batch.others)),
+        ),
+        Misconception(
+            "the diagonal is set to zero",
+            "A logit of zero is not excluded: exp(0) = 1 stays in the sum. Setting the diagonal to 0, or "
+            "multiplying by (1 - eye), comes after exp, not before. Fill the diagonal of the logits with "
+            "minus infinity.",
+            _mean_of(lambda batch: batch.losses_with_itself_at(0)),
+        ),
+        Misconception(
+            "the diagonal gets a finite number",
+            "The self-pair is made unlikely but stays a candidate, and at a low temperature others are as "
+            "unlikely. Fill the diagonal of the logits with minus infinity.",
+            _mean_of(lambda batch: batch.losses_with_itself_at(-10)),
+            also=(
+                *(
+                    _mean_of(lambda batch, logit=logit: batch.losses_with_itself_at(logit))
+                    for logit in (-1, -5, -20, -25, -30, -50, -100)
+                ),
+                *(  # filled before the division by the temperature
+                    _mean_of(lambda batch, s=s: batch.losses_with_itself_at(s / batch.temperature))
+                    for s in (-1, -2, -5, -10, -25, -50)
+                ),
+            ),
         ),
         Misconception(
             "one direction only",
             "Only the rows of view_a look for their partner. Those of view_b do too: the mean runs over 2N "
             "views.",
-            partial(_nt_xent_variant, one_direction=True),
+            _mean_of(lambda batch: batch.losses()[: batch.count]),
         ),
         Misconception(
             "the positive is left out of the denominator",
             "The sum runs over the negatives only. Then exp(-loss) is no probability and the loss may fall "
             "below zero: the partner is one of the candidates.",
-            partial(_nt_xent_variant, with_positive=False),
+            _mean_of(lambda batch: batch.losses(candidates=batch.others & ~batch.partner)),
+        ),
+        Misconception(
+            "the positive is counted twice",
+            "The partner stands in the denominator once by itself and once in the sum. Each candidate stands "
+            "there once.",
+            _mean_of(lambda batch: batch.losses(batch.logits + batch.partner * math.log(2)) + math.log(2)),
         ),
         Misconception(
             "the rows are not normalised",
             "The dot products are taken of the features as they come, so long features count more. Divide "
             "each row by its length first: similarity is the cosine.",
-            partial(_nt_xent_variant, unit="none"),
+            _mean_of(_Batch.losses, lambda view_a, view_b: torch.cat([view_a, view_b])),
         ),
         Misconception(
             "normalised over the batch axis",
             "Each column was divided by its length (dim=0). A feature is a row: dim=1.",
-            partial(_nt_xent_variant, unit="columns"),
+            _mean_of(_Batch.losses, lambda view_a, view_b: normalize(torch.cat([view_a, view_b]), dim=0)),
+        ),
+        Misconception(
+            "each view is normalised over its batch axis",
+            "Each column of view_a, and of view_b, was divided by its length (dim=0). A feature is a row: "
+            "dim=1.",
+            _mean_of(
+                _Batch.losses,
+                lambda view_a, view_b: torch.cat([normalize(view_a, dim=0), normalize(view_b, dim=0)]),
+            ),
         ),
         Misconception(
             "normalised without an axis",
             "All features together were divided by one number. Each row is divided by its own length: dim=1.",
-            partial(_nt_xent_variant, unit="whole"),
+            _mean_of(
+                _Batch.losses, lambda view_a, view_b: normalize(torch.cat([view_a, view_b]), dim=(0, 1))
+            ),
+        ),
+        Misconception(
+            "each view is divided by one number",
+            "view_a was divided by the length of all its numbers together, view_b likewise. Each row is "
+            "divided by its own length: dim=1.",
+            _mean_of(
+                _Batch.losses,
+                lambda view_a, view_b: torch.cat([view_a / view_a.norm(), view_b / view_b.norm()]),
+            ),
         ),
         Misconception(
             "a sum in place of the mean",
             "The losses of the 2N views are added up. Divide by 2N, so that the value does not grow with "
             "the batch.",
-            partial(_nt_xent_variant, reduction="sum"),
+            _mean_of(lambda batch: batch.losses().sum()),
         ),
         Misconception(
             "divided by N in place of 2N",
             "Both directions are there, but their sum is divided by the number of pairs. There are 2N views.",
-            partial(_nt_xent_variant, reduction="sum / N"),
+            _mean_of(lambda batch: batch.losses() * 2),
         ),
         Misconception(
             "the temperature multiplies",
             "The similarities are multiplied by the temperature. They are divided by it.",
-            partial(_nt_xent_variant, multiply=True),
+            _mean_of(lambda batch: batch.losses(batch.similarities * batch.temperature)),
         ),
         Misconception(
             "the temperature is not used",
             "The result is the same at every temperature. Divide the similarities by it.",
-            partial(_nt_xent_variant, use_temperature=False),
+            _mean_of(lambda batch: batch.losses(batch.similarities)),
+        ),
+        Misconception(
+            "the temperature divides the positive only",
+            "The partner's logit is at another scale than those of the negatives. Every similarity is "
+            "divided by the temperature, above the line and below it.",
+            _mean_of(
+                lambda batch: batch.losses(torch.where(batch.partner, batch.logits, batch.similarities))
+            ),
+            also=(  # above the line only
+                _mean_of(
+                    lambda batch: (
+                        batch.losses(batch.similarities) + (batch.similarities - batch.logits)[batch.partner]
+                    )
+                ),
+            ),
+        ),
+        Misconception(
+            "the temperature divides the negatives only",
+            "The partner's logit is at another scale than those of the negatives. Every similarity is "
+            "divided by the temperature, above the line and below it.",
+            _mean_of(
+                lambda batch: batch.losses(torch.where(batch.partner, batch.similarities, batch.logits))
+            ),
+            also=(  # below the line only
+                _mean_of(lambda batch: batch.losses() + (batch.logits - batch.similarities)[batch.partner]),
+            ),
+        ),
+        Misconception(
+            "the sign of the logits is turned round",
+            "The least similar view gets the largest probability. A logit is similarity / temperature, "
+            "without a minus.",
+            _mean_of(lambda batch: batch.losses(-batch.logits)),
         ),
         Misconception(
             "negatives from the other view only",
             "Each view is compared with the N views of the other side. Those of its own side, but for "
             "itself, are candidates too: 2N - 1 candidates, 2N - 2 of them negatives.",
-            partial(_nt_xent_variant, other_view_only=True),
+            _mean_of(lambda batch: batch.losses(candidates=batch.other_side)),
+        ),
+        Misconception(
+            "one direction, and negatives from the other view only",
+            "This is one half of the CLIP loss: each row of view_a among the rows of view_b. NT-Xent asks "
+            "the rows of view_b too, and all other 2N - 1 views are candidates.",
+            _mean_of(lambda batch: batch.losses(candidates=batch.other_side)[: batch.count]),
         ),
         Misconception(
             "exp is forgotten",
             "The logits themselves are divided by their sum. A negative one has no logarithm: take exp of "
             "each first.",
-            partial(_nt_xent_variant, use_exp=False),
+            _mean_of(_shares_of_the_logits),
         ),
         Misconception(
             "the wrong row is taken for the partner",
             "With view_b below view_a the partner of row i is row i + N (and of row i + N row i), not the "
-            "row beside it.",
-            _wrong_partner,
+            "row beside it, as if the views stood a1, b1, a2, b2.",
+            _mean_of(lambda batch: batch.losses(partner=batch.itself[torch.arange(len(batch.views)) ^ 1])),
+        ),
+        Misconception(
+            "the next row is taken for the partner",
+            "The partner of row i is row (i + N) mod 2N, not row (i + 1) mod 2N.",
+            _mean_of(lambda batch: batch.losses(partner=batch.itself.roll(1, dims=1))),
+        ),
+        Misconception(
+            "each row is its own label",
+            "The labels arange(2N) ask each view for itself, and itself is among the candidates. The partner "
+            "of row i is row (i + N) mod 2N: arange(2N).roll(N).",
+            _mean_of(
+                lambda batch: batch.losses(partner=batch.itself, candidates=batch.itself | batch.others)
+            ),
+        ),
+        Misconception(
+            "the labels are arange(N) twice",
+            "Labels count rows of the whole batch: the partner of row i of view_a is row i + N, only those "
+            "of view_b have their partners at 0 to N - 1. Where the self-pair is cut out, what stood behind "
+            "it moves one place to the left.",
+            _mean_of(
+                lambda batch: batch.losses(partner=_one_sided(batch), candidates=batch.itself | batch.others)
+            ),
+            also=(
+                _mean_of(
+                    lambda batch: cross_entropy(
+                        _without_the_diagonal(batch), torch.arange(batch.count).repeat(2)
+                    )
+                ),
+            ),
+        ),
+        Misconception(
+            "a label names the excluded self-pair",
+            "The diagonal is excluded, and then asked for, by labels such as arange(2N) or arange(N) twice: "
+            "its probability is zero, the loss infinite. The partner of row i is row (i + N) mod 2N: "
+            "arange(2N).roll(N).",
+            _mean_of(
+                lambda batch: batch.losses(
+                    batch.logits.masked_fill(batch.itself, -torch.inf), partner=batch.itself
+                )
+            ),
+        ),
+        Misconception(
+            "softmax is fed to cross_entropy",
+            "cross_entropy takes logits and does the softmax itself; here it is done twice. Give it the "
+            "logits.",
+            _mean_of(lambda batch: batch.losses(batch.p, batch.itself | batch.others)),
         ),
         Misconception(
             "the sign is turned round",
             "This is the mean logarithm of the probability. The loss is minus that.",
-            lambda view_a, view_b, temperature: -_nt_xent_variant(view_a, view_b, temperature),
+            _mean_of(lambda batch: -batch.losses()),
+        ),
+        Misconception(
+            "a small number is added to the denominator",
+            "The sum over the candidates is never zero, so nothing has to be added. At a low temperature it "
+            "can be far smaller than what you add, and the loss comes out wrong. Take logsumexp of the "
+            "logits: log(sum of exp) without the overflow.",
+            _mean_of(lambda batch: batch.losses_by_exp(added=SMALL[0])),
+            also=(
+                *(_mean_of(lambda batch, added=added: batch.losses_by_exp(added)) for added in SMALL[1:]),
+                *(
+                    _mean_of(lambda batch, added=added: batch.losses_by_exp(added, 1 / batch.temperature))
+                    for added in SMALL
+                ),
+            ),
+        ),
+        Misconception(
+            "a small number is added to the probability",
+            "log(p + 1e-8) can never fall below log(1e-8): where the partner is improbable, the loss stops "
+            "growing and no gradient is left. Take log_softmax or logsumexp of the logits.",
+            _mean_of(lambda batch: -(batch.p[batch.partner] + SMALL[0]).log()),
+            also=(
+                *(
+                    _mean_of(lambda batch, small=small: -(batch.p[batch.partner] + small).log())
+                    for small in SMALL[1:]
+                ),
+                *(  # p by exp as it comes
+                    _mean_of(lambda batch, small=small: -((-batch.losses_by_exp()).exp() + small).log())
+                    for small in SMALL
+                ),
+                *(
+                    _mean_of(lambda batch, small=small: -batch.p[batch.partner].clamp_min(small).log())
+                    for small in SMALL
+                ),
+            ),
+        ),
+        Misconception(
+            "exp overflows at a small temperature",
+            "The formula is right, but exp(1 / 0.01) is larger than any float32 number. Take logsumexp of "
+            "the logits, or the largest logit off all logits first: the shares stay the same.",
+            _mean_of(_Batch.losses_by_exp),
+            also=(
+                _mean_of(
+                    lambda batch: (
+                        batch.logits.exp().masked_fill(batch.itself, 0).sum(dim=1).log()
+                        - batch.logits[batch.partner]
+                    )
+                ),
+            ),
+        ),
+        Misconception(
+            "exp(1 / temperature) is subtracted",
+            "The self-pair is added up and then taken off again. On paper that is right; at temperature 0.01 "
+            "exp(1 / temperature) is so large that all digits of the other candidates are lost (or, in "
+            "float32, that it is infinite). Leave the self-pair out of the sum from the start.",
+            _mean_of(_itself_subtracted),
+            rounding=True,
         ),
     ),
     guarantees=(
-        "For 2 to 5 pairs, features of any length and temperatures from 0.01 to 2 your loops and the "
-        "matrix form are one loss, in value and in gradient: you may read either as the definition of the "
-        "other."
+        "For 2 to 12 pairs, features of any length and temperatures from 0.002 to 5 your function is "
+        "NT-Xent, in value and in gradient: it may stand wherever contrast.nt_xent stands."
     ),
     hints=(
         "Put the two views one below the other: 2N rows. Each row asks one question: which of the other "
         "rows is my partner?",
         "For row i: its partner is row (i + N) mod 2N; its candidates are all rows but i. The row's loss is "
         "-log(exp(s_partner / temperature) / sum of exp(s_k / temperature) over the candidates).",
-        "Normalise the rows; loop over i; loop over k, skip k = i and add up; collect -log of the share; "
-        "the mean over 2N.",
+        "Normalise the rows; loop over i; collect the logits of all k but i; the row's loss is their "
+        "torch.logsumexp minus the partner's logit; the mean over 2N.",
     ),
     gradient=("view_a", "view_b"),
 )
@@ -553,11 +902,10 @@ def _view_of_a_view(images, policy, generator):
 
 
 def _pictures_case(count, edge, policy, seed):
+    """Random pictures; the generator that is handed out is seeded alike."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (count, 3, edge, edge), dtype=torch.uint8, generator=generator)
-    return Case(
-        {"images": images, "policy": POLICIES[policy], "generator": torch.Generator().manual_seed(seed)}
-    )
+    return Case({"images": images, "policy": policy, "generator": torch.Generator().manual_seed(seed)})
 
 
 ONE_COLOUR_ONLY = (
@@ -569,9 +917,9 @@ TWO_VIEWS = Exercise(
     name="two_views",
     reference=_two_views,
     cases=(
-        _pictures_case(2, 16, "simclr_cifar", seed=10),
-        _pictures_case(3, 20, "strong", seed=11),
-        _pictures_case(5, 16, "simclr_cifar", seed=12),
+        _pictures_case(2, 16, POLICIES["simclr_cifar"], seed=10),
+        _pictures_case(3, 20, POLICIES["strong"], seed=11),
+        _pictures_case(7, 16, POLICIES["simclr_cifar"].without("grey"), seed=12),  # a name not in POLICIES
     ),
     misconceptions=(
         Misconception(

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 import torch
 from IPython.display import display
-from ipywidgets import HTML, BoundedFloatText, Button, HBox, Label, Layout, RadioButtons
+from ipywidgets import HTML, Button, HBox, Label, Layout, RadioButtons, Text
 
 from course_utils import exercises
 from course_utils.show.tables import Shown
@@ -96,16 +96,14 @@ class Prediction(WithFallback):
             low, high = number
             if not low < high:
                 raise ValueError(f"predict({key!r}) got number={number}; expected (lowest, highest).")
-            self.control = BoundedFloatText(
-                value=low, min=low, max=high, step=(high - low) / 100, description="Your prediction:"
-            )
+            self.control = Text(description="Your prediction:")  # a number field would start with an answer
         self.control.style.description_width = "8em"
         self.button = Button(description="Commit", tooltip="Keep this prediction; the first one stays")
         self.button.on_click(lambda button: self.commit())
         self.message = Label()
         super().__init__(
             [
-                HTML(f"<strong>{html.escape(question)}</strong>"),
+                HTML(self._asked() if choices is None else f"<strong>{html.escape(question)}</strong>"),
                 self.control,
                 HBox([self.button, self.message]),
             ]
@@ -115,16 +113,18 @@ class Prediction(WithFallback):
             self.message.value = _committed(kept)
 
     def commit(self) -> None:
-        """Keep the control's value, unless an answer to this question is kept already."""
+        """Keep the control's value, unless it is no answer or an answer to this question is kept already."""
         kept = _kept()
         if self.key in kept:
             self.message.value = "Your first prediction stays. " + _committed(kept[self.key])
             return
-        if self.control.value is None:
-            self.message.value = "Choose an answer first."
+        try:
+            answer = self._answer()
+        except ValueError as error:
+            self.message.value = str(error)
             return
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        kept[self.key] = {"answer": self.control.value, "time": now}
+        kept[self.key] = {"answer": answer, "time": now}
         try:
             _write(kept)
         except OSError as error:
@@ -132,13 +132,39 @@ class Prediction(WithFallback):
             return
         self.message.value = _committed(kept[self.key])
 
-    def fallback(self) -> str:
-        options = (
-            f"between {self.number[0]:g} and {self.number[1]:g}"
+    def _answer(self):
+        """The choice, or the number that was typed; ValueError with a line for the reader without one."""
+        value = self.control.value
+        if self.choices is not None:
+            if value is None:
+                raise ValueError("Choose an answer first.")
+            return value
+        if not value.strip():
+            raise ValueError("Type a number first.")
+        low, high = self.number
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:  # so is NaN
+            what = "a number" if math.isnan(number) else "within the range"
+            raise ValueError(
+                f"{value.strip()!r} is not {what}; type one from {_said(low)} to {_said(high)}, with a point "
+                "for decimals and no unit."
+            )
+        return number
+
+    def _asked(self):
+        """The question and the answers that are allowed."""
+        allowed = (
+            f"A number from {_said(self.number[0])} to {_said(self.number[1])}."
             if self.choices is None
             else " · ".join(html.escape(choice) for choice in self.choices)
         )
-        return f"<p><strong>{html.escape(self.question)}</strong><br>{options}</p>"
+        return f"<strong>{html.escape(self.question)}</strong><br>{allowed}"
+
+    def fallback(self) -> str:
+        return f"<p>{self._asked()}</p>"
 
     def summary(self) -> str:
         return f"Prediction({self.key!r})"
@@ -199,8 +225,7 @@ def _write(kept):
 NOT_ATTEMPTED, WRONG, RIGHT = "not attempted", "wrong", "right"
 MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓"}
 
-# Readers may compute in float32, where a logit of 100 (similarity 1 at temperature 0.01) is exact to 1e-5.
-RELATIVE, ABSOLUTE = 1e-4, 1e-5
+FLOAT32 = torch.finfo(torch.float32).eps
 
 
 @dataclass(frozen=True)
@@ -248,25 +273,30 @@ class _Fault(Exception):
 
 
 def _judge(exercise, function):
-    right = [_outputs(exercise.reference(*case.fresh())) for case in exercise.cases]
+    right = [_outputs(exercise.reference(*case.fresh(torch.float64))) for case in exercise.cases]
     answers = []
     for case, expected in zip(exercise.cases, right, strict=True):
         try:
             answer = _call(function, case)
             if not answers and (answer is None or answer is Ellipsis):
-                raise NotImplementedError
-            answers.append(_tensors(answer, expected))
-        except NotImplementedError:
-            return Verdict(
-                exercise.name, NOT_ATTEMPTED, "Replace the stub by your own lines, then run this cell again."
-            )
+                return _not_attempted(exercise, answer)
+            answers.append(_tensors(answer, expected, exercise))
         except Exception as error:
+            if not answers and isinstance(error, NotImplementedError):
+                return _not_attempted(exercise)
             return _stopped(exercise, case, error)
-    if not all(map(_close, answers, right)) and not any(
-        _makes(other, exercise.cases, answers) for other in exercise.also_right
+    if not all(map(_close, answers, right, exercise.cases)) and not any(
+        _gives(other, exercise.cases, answers) for other in exercise.also_right
     ):
         return _wrong_values(exercise, answers, right)
     return _wrong_gradient(exercise, function) or Verdict(exercise.name, RIGHT, exercise.guarantees)
+
+
+def _not_attempted(exercise, answer=...):
+    headline = "Replace the stub by your own lines, then run this cell again."
+    if answer is None:
+        headline = f"Your function returned None: if you wrote it already, a `return` is missing. {headline}"
+    return Verdict(exercise.name, NOT_ATTEMPTED, headline)
 
 
 def _call(function, case):
@@ -286,7 +316,13 @@ def _stopped(exercise, case, error, before=""):
     """The verdict for an exception, in one line."""
     headline = (str(error).splitlines() or [""])[0]
     if not isinstance(error, _Fault):
-        headline = f"Your function stopped with {type(error).__name__}: {headline}"
+        headline, advice, _ = f"Your function stopped with {type(error).__name__}: {headline}".partition(
+            "Use tensor.detach().numpy()"  # torch's advice would cut the gradient
+        )
+        if advice:
+            headline += (
+                "The result must stay a tensor with its gradient, so compute with torch in place of numpy."
+            )
     return Verdict(exercise.name, WRONG, before + headline, (f"Smallest input: {_written(case)}",))
 
 
@@ -295,17 +331,16 @@ def _outputs(answer):
     return tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
 
 
-def _tensors(answer, expected):
+def _tensors(answer, expected, exercise):
     """The reader's answer as a tuple of tensors of the expected shapes, or a fault that says what it is."""
-    shapes = " and ".join(f"a torch.Tensor of shape {list(value.shape)}" for value in expected)
+    shapes = " and ".join(_wanted(value) for value in expected)
     outputs = _outputs(answer) if len(expected) > 1 else (answer,)
     if len(outputs) != len(expected):
         raise _Fault(f"Your function returned {_kind(answer)}; expected {shapes}.")
     for output, value in zip(outputs, expected, strict=True):
         if not isinstance(output, torch.Tensor):
             raise _Fault(
-                f"Your function returned {_kind(output)}; expected {shapes}. Stay with torch tensors all "
-                "the way: no gradient flows through anything else."
+                f"Your function returned {_kind(output)}; expected {shapes}.{_why(output, exercise)}"
             )
         if output.shape != value.shape:
             raise _Fault(f"Your function returned shape {list(output.shape)}; expected {list(value.shape)}.")
@@ -316,6 +351,22 @@ def _tensors(answer, expected):
     return tuple(output.detach().cpu() for output in outputs)
 
 
+def _wanted(value):
+    return f"a torch.Tensor of shape {list(value.shape)}" if value.ndim else "a 0-d torch.Tensor"
+
+
+def _why(output, exercise):
+    """What to do about an output that is no tensor."""
+    if output is None:
+        return " Is a `return` missing in one of its branches?"
+    if not exercise.gradient:
+        return ""
+    return (
+        f" Return a tensor, so that gradients reach {' and '.join(exercise.gradient)}: loops are fine, with "
+        "torch.exp and torch.log in place of math.exp and math.log, without .item() or float()."
+    )
+
+
 def _kind(answer):
     if isinstance(answer, (tuple, list)):
         return f"a {type(answer).__name__} of {len(answer)}"
@@ -324,36 +375,71 @@ def _kind(answer):
     return "None" if answer is None else f"a {type(answer).__module__}.{type(answer).__qualname__}"
 
 
-def _close(answer, expected):
+def _close(answer, expected, case):
     return all(
-        torch.isclose(a.double(), b.double(), RELATIVE, ABSOLUTE, equal_nan=True).all()
+        torch.isclose(a.double(), b.double(), *_tolerance(case, a.dtype), equal_nan=True).all()
         for a, b in zip(answer, expected, strict=True)
     )
 
 
+def _tolerance(case, dtype):
+    """(relative, absolute): what rounding may do to an answer of this dtype.
+
+    A similarity is right to some roundings, here 16, of the answer's or the input's dtype, whichever is
+    coarser; a logit is similarity / temperature, so its error is as much larger. That is the relative error
+    of a probability and the absolute one of a loss. A float64 answer may have met a temperature in float32,
+    such as `torch.tensor(0.07)`, which moves the logits by half a float32 epsilon: the relative part does not
+    go below that. The absolute part does, or 1e-6 in place of a probability of 1e-9 would pass. Pixels know
+    no temperature; 1e-4 of the way from black to white is a fortieth of one of 255 levels.
+    """
+    tensors = [value for value in case.arguments.values() if isinstance(value, torch.Tensor)]
+    dtypes = [dtype, *(tensor.dtype for tensor in tensors if tensor.is_floating_point())]
+    rounding = 16 * min(FLOAT32, max(torch.finfo(dtype).eps for dtype in dtypes))
+    cold = 1 / min(1, case.arguments.get("temperature", 0.02))
+    return max(rounding, FLOAT32) * cold, rounding * cold
+
+
 def _wrong_values(exercise, answers, right):
-    first = next(place for place in range(len(answers)) if not _close(answers[place], right[place]))
+    agree = list(map(_close, answers, right, exercise.cases))
+    first = agree.index(False)
     lines = (
         f"Smallest input: {_written(exercise.cases[first])}",
         *_compared_values(answers[first], right[first]),
     )
     for misconception in exercise.misconceptions:
-        if _makes(misconception.function, exercise.cases, answers):
+        if _makes(misconception, exercise.cases, answers, right):
             headline = f"Misconception: {misconception.name}. {misconception.explanation}"
             return Verdict(exercise.name, WRONG, headline, lines)
-    agree = sum(map(_close, answers, right))
     headline = (
-        f"{agree} of {len(right)} inputs come out right; your numbers match none of the mistakes known for "
-        "this exercise."
+        f"{sum(agree)} of {len(right)} inputs come out right; your numbers match none of the mistakes known "
+        "for this exercise."
     )
     return Verdict(exercise.name, WRONG, headline, lines)
 
 
-def _makes(function, cases, answers):
+def _makes(misconception, cases, answers, right):
+    """Whether the reader's numbers are those of the misconception."""
+    if misconception.rounding:
+        return _goes_wrong_with(misconception.function, cases, answers, right)
+    return any(_gives(function, cases, answers) for function in (misconception.function, *misconception.also))
+
+
+def _gives(function, cases, answers):
     """Whether the function gives the reader's numbers at every case, in the case's dtype or in float64."""
     return all(
-        any(_close(answer, _outputs(function(*case.fresh(dtype)))) for dtype in (None, torch.float64))
+        any(_close(answer, _outputs(function(*case.fresh(dtype))), case) for dtype in (None, torch.float64))
         for case, answer in zip(cases, answers, strict=True)
+    )
+
+
+def _goes_wrong_with(function, cases, answers, right):
+    """Whether both are right at the same cases, and the reader's has left the finite numbers at some other.
+
+    A clamp or a small number added can go wrong at the same low temperatures, but its numbers stay finite.
+    """
+    made = [_outputs(function(*case.fresh())) for case in cases]
+    return list(map(_close, made, right, cases)) == list(map(_close, answers, right, cases)) and not all(
+        output.isfinite().all() for answer in answers for output in answer
     )
 
 
@@ -366,14 +452,28 @@ def _wrong_gradient(exercise, function):
         except Exception as error:
             return _stopped(exercise, case, error, "The values are right, but no gradient comes through. ")
         for name, gradient, value in zip(exercise.gradient, found, expected, strict=True):
-            if not _close((gradient,), (value,)):
-                headline = (
-                    f"The values are right, the gradient that reaches {name} is not: a part of the "
-                    "calculation was detached, or made anew from numbers."
+            if not _close_gradient(gradient, value, case):
+                cause = (
+                    "a part of the calculation was detached, or made anew from numbers"
+                    if gradient.isfinite().all()
+                    else "exp of a large number, or infinity times zero, lies on its way"
                 )
+                headline = f"The values are right, the gradient that reaches {name} is not: {cause}."
                 lines = (f"Smallest input: {_written(case)}", *_compared_values((gradient,), (value,)))
                 return Verdict(exercise.name, WRONG, headline, lines)
     return None
+
+
+def _close_gradient(gradient, expected, case):
+    """Right to the rounding of float32, in which it may have been computed, of the largest entry.
+
+    At temperatures below 0.1 the terms are far larger than their sum, and rounding is all that is left of
+    some: there a gradient has to be finite only. What was detached is missing at every temperature.
+    """
+    if case.arguments["temperature"] < 0.1:
+        return bool(gradient.isfinite().all())
+    relative, _ = _tolerance(case, torch.float32)
+    return torch.allclose(gradient, expected, relative, relative * expected.abs().max().item())
 
 
 @torch.enable_grad()
@@ -414,8 +514,9 @@ def _argument(value):
 
 
 def _numbers(tensor, digits=4):
+    """Decimals to read (`digits`), or eight significant digits (None)."""
     if tensor.ndim == 0:
-        return f"{round(tensor.item(), digits) + 0.0:.8g}"
+        return f"{tensor.item() if digits is None else round(tensor.item(), digits) + 0.0:.8g}"
     return f"[{', '.join(_numbers(part, digits) for part in tensor)}]"
 
 
@@ -428,7 +529,7 @@ def _compared_values(answer, expected):
     if yours.numel() > FEW:
         place = tuple(int(index) for index in torch.unravel_index(gap.argmax(), gap.shape))
         where, yours, right = f"{where} at {list(place)}", yours[place], right[place]
-    digits = 4 if gap.max() >= 0.001 else 7
+    digits = 4 if gap.max() >= 0.001 else None
     return (
         f"Your value{where}: {_numbers(yours, digits)}",
         f"Right value{where}: {_numbers(right, digits)}",
@@ -437,7 +538,7 @@ def _compared_values(answer, expected):
 
 
 def _gap(answer, expected):
-    return (answer.double() - expected.double()).abs().nan_to_num(nan=math.inf)
+    return (answer.double() - expected.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 # Hints

@@ -65,11 +65,58 @@ def test_a_result_is_shown_without_empty_decimals(result, shown):
     assert f"result: {shown}\n" in repr(reveal("02/n", result, "t"))
 
 
-def test_number_predictions_are_bounded_and_compared():
-    prediction = commit("02/n", 99.0, number=(0, 5))
-    assert prediction.control.value == 5
-    assert "you were 2.5 off" in repr(reveal("02/n", 2.5, "t"))
-    assert "you were 0 off" in repr(reveal("02/n", 5.0, "t"))
+@pytest.mark.parametrize("typed", ["2.5", " 2.5 ", "+2.5", "25e-1"])
+def test_number_predictions_are_kept_as_numbers_and_compared(folder, typed):
+    prediction = commit("02/n", typed, number=(0, 5))
+    assert prediction.message.value.startswith("Committed: 2.5 (")
+    assert json.loads((folder / ".predictions.json").read_text())["02/n"]["answer"] == 2.5
+    assert "you were 1 off" in repr(reveal("02/n", 3.5, "t"))
+
+
+@pytest.mark.parametrize("typed", ["0", "5", "0.0"])
+def test_the_bounds_of_a_number_are_answers(typed):
+    assert commit("02/n", typed, number=(0, 5)).message.value.startswith("Committed: ")
+
+
+def test_a_commit_without_a_number_keeps_nothing(folder):
+    prediction = predict("02/n", "How many?", number=(0, 5))
+    for typed in (prediction.control.value, "", "  "):
+        prediction.control.value = typed
+        prediction.button.click()
+        assert prediction.message.value == "Type a number first."
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("99", "'99' is not within the range"),
+        ("-0.1", "'-0.1' is not within the range"),
+        ("inf", "'inf' is not within the range"),
+        ("nan", "'nan' is not a number"),
+        ("0,5", "'0,5' is not a number"),
+        ("2 %", "'2 %' is not a number"),
+        ("many", "'many' is not a number"),
+    ],
+)
+def test_what_is_no_number_of_the_range_is_refused_in_one_line(folder, typed, says):
+    prediction = commit("02/n", typed, number=(0, 5))
+    assert prediction.message.value.startswith(says) and "from 0 to 5" in prediction.message.value
+    assert "\n" not in prediction.message.value and not list(folder.iterdir())
+    prediction.control.value = "4"
+    prediction.commit()
+    assert prediction.message.value.startswith("Committed: 4 (")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"), [((0, 1), "A number from 0 to 1."), ((0, 100000), "A number from 0 to 100000.")]
+)
+def test_a_number_question_states_its_range(bounds, says):
+    prediction = predict("02/n", "How <many>?", number=bounds)
+    question = f"<strong>How &lt;many&gt;?</strong><br>{says}"
+    assert prediction._repr_mimebundle_()["text/html"] == f"<p>{question}</p>"
+    assert prediction.children[0].value == question
+    assert prediction.control.description == "Your prediction:"
 
 
 def test_answers_to_several_questions_stand_side_by_side(folder):
@@ -150,12 +197,31 @@ def raises(*arguments):
     raise NotImplementedError
 
 
+def dots(*arguments): ...
+
+
 @pytest.mark.parametrize(
-    "stub", [raises, lambda *_: None, lambda *_: ...], ids=["raises", "None", "Ellipsis"]
+    ("stub", "returned_none"),
+    [(raises, False), (lambda *_: None, True), (dots, True), (lambda *_: ..., False)],
+    ids=["raises", "None", "body of dots", "Ellipsis"],
 )
 @pytest.mark.parametrize("name", ["candidate_probability", "candidate_gradient", "nt_xent_loop", "two_views"])
-def test_a_stub_is_not_attempted(name, stub):
-    assert check(name, stub).status == "not attempted"
+def test_a_stub_is_not_attempted(name, stub, returned_none):
+    verdict = check(name, stub)
+    assert verdict.status == "not attempted" and "Replace the stub" in verdict.headline
+    said = "Your function returned None: if you wrote it already, a `return` is missing."
+    assert (said in verdict.headline) == returned_none
+
+
+@pytest.mark.parametrize("unfinished", [raises, lambda: None])
+def test_what_is_not_written_for_a_later_input_is_wrong_there(unfinished):
+    def for_two_only(similarities, temperature):
+        return (similarities / temperature).softmax(0) if len(similarities) == 2 else unfinished()
+
+    verdict = check("candidate_probability", for_two_only)
+    assert verdict.status == "wrong"
+    assert "NotImplementedError" in verdict.headline or "Is a `return` missing" in verdict.headline
+    assert verdict.lines == ("Smallest input: similarities = [-0.1, 0.4, -0.6], temperature = 0.2",)
 
 
 def test_an_error_is_one_line_with_the_smallest_input():
@@ -193,13 +259,43 @@ def test_the_wrong_kind_of_answer_is_named(function, says):
     assert verdict.status == "wrong" and says in verdict.headline
 
 
-def test_numpy_in_the_middle_stops_with_the_reason():
+def test_numpy_in_the_middle_stops_with_the_reason_and_without_torchs_advice():
     def through_numpy(similarities, temperature):
         weights = np.exp((similarities.numpy() - similarities.numpy().max()) / temperature)
         return torch.tensor(weights / weights.sum())
 
     verdict = check("candidate_probability", through_numpy)
-    assert verdict.status == "wrong" and "gradient" in verdict.headline
+    assert verdict.status == "wrong" and "must stay a tensor with its gradient" in verdict.headline
+    assert "detach" not in verdict.headline
+
+
+@pytest.mark.parametrize("value", [0.5, 1, np.float64(0.5)])
+def test_a_loss_that_is_a_number_is_told_to_be_a_tensor(value):
+    verdict = check("nt_xent_loop", lambda view_a, view_b, temperature: value)
+    assert verdict.status == "wrong" and "expected a 0-d torch.Tensor" in verdict.headline
+    assert "gradients reach view_a and view_b" in verdict.headline
+    assert "loops are fine, with torch.exp and torch.log" in verdict.headline
+
+
+def test_no_gradient_is_asked_for_where_none_has_to_flow():
+    verdict = check("candidate_gradient", lambda s, k, tau: [0.5, 0.5])
+    assert verdict.status == "wrong"
+    assert verdict.headline == "Your function returned a list of 2; expected a torch.Tensor of shape [2]."
+
+
+def test_what_a_right_answer_guarantees_holds_in_float32_too():
+    verdict = check("candidate_probability", lambda s, tau: (s / tau).softmax(0))
+    assert verdict.status == "right" and "positive" not in verdict.headline
+    assert "none of your probabilities is negative" in verdict.headline
+    assert "loops" not in check("nt_xent_loop", contrast.nt_xent).headline
+
+
+def test_small_differences_can_be_seen():
+    lines = check("candidate_probability", lambda s, tau: (s / tau).softmax(0).clamp_min(1e-6)).lines
+    assert lines[1:3] == (
+        "Your value: [1e-06, 1e-06, 1]",
+        "Right value: [2.0611536e-09, 9.3576229e-14, 1]",
+    )
 
 
 @pytest.mark.parametrize(
