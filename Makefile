@@ -23,7 +23,7 @@ lab: environment ## Install what is missing and open the first notebook in Jupyt
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --log-level=WARN $(LAB_OPTIONS)
 
 test: lint chromium ## Install what is missing and run every test.
-	@COURSE_BUDGET=quick $(BIN)/python -m pytest
+	@COURSE_BUDGET=quick OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 
 notebooks: environment ## Execute the notebooks and keep their outputs (NOTEBOOK=02_infonce: one).
 	@$(BIN)/python -m course_utils.notebooks build $(NOTEBOOK)

@@ -87,11 +87,14 @@ def version(name: str) -> str | None:
 
 
 def ready() -> None:
-    """Install the packages that are missing, and only those; silent where none is.
+    """Make this process ready for the course: install the packages that are missing; silent where none is.
 
     Every version that the host brings is held where it is, torch and numpy above all. If pip cannot do that,
     one line says so and the notebook goes on: the doctor names what is red.
     """
+    # Before torch is imported: its threads are to sleep while they wait for work. Left to spin, they keep two
+    # cores so busy that one other program makes the views forty times slower; asleep they cost a tenth.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if not (ROOT / "pyproject.toml").is_file():
         print(f"{ROOT} holds course_utils without pyproject.toml: copy all files of the course there.")
         return

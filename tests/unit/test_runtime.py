@@ -78,6 +78,19 @@ def test_ready_is_silent_and_calls_nobody_where_nothing_is_missing(monkeypatch, 
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("chosen, expected", [(None, "passive"), ("active", "active")])
+def test_ready_lets_threads_sleep_before_torch_starts_them(chosen, expected):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    if chosen:
+        environment["OMP_WAIT_POLICY"] = chosen
+    code = "import os, sys; from course_utils import runtime; runtime.ready(); "
+    code += "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [expected, "False"], done.stderr
+
+
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
     """A pip that knows the wheels of one folder, and installs into another that this Python imports from."""

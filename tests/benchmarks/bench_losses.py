@@ -1,0 +1,373 @@
+"""The losses on a CPU beside their peers: time of forward and backward, peak memory, share of the floor.
+
+    python tests/benchmarks/bench_losses.py
+
+All forms of a case take turns, so that a busy moment hits all of them; the median counts. Memory is the peak
+beyond the inputs in a fresh process. Writes data/records/bench_losses.json and the same as a Markdown table.
+Peers that are not installed are named as such; the extra "bench" in pyproject.toml lists them.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from course_utils import kernels  # noqa: E402
+from course_utils.kernels import blocked  # noqa: E402
+
+THREADS, WIDTH, TEMPERATURE = 2, 128, 0.1
+PEERS = ["lightly", "pytorch-metric-learning", "info-nce-pytorch", "open_clip_torch"]
+
+
+# --- the forms ----------------------------------------------------------------------------------------------
+
+
+def partners(n):
+    return torch.arange(2 * n).roll(n)
+
+
+def in_place_nt_xent(a, b):
+    """The honest baseline: temperature folded into one operand, self-pairs overwritten in place."""
+    z = F.normalize(torch.cat([a, b]), dim=1)
+    logits = (z / TEMPERATURE) @ z.T
+    logits.fill_diagonal_(-torch.inf)
+    return F.cross_entropy(logits, partners(len(a)))
+
+
+def plain_nt_xent(a, b):
+    z = F.normalize(torch.cat([a, b]), dim=1)
+    logits = z @ z.T / TEMPERATURE
+    logits = logits.masked_fill(torch.eye(len(z), dtype=torch.bool), -torch.inf)
+    return F.cross_entropy(logits, partners(len(a)))
+
+
+def index_select_nt_xent(a, b):
+    """The form of many tutorials: boolean masks pick positives and negatives, labels are all zero."""
+    z = F.normalize(torch.cat([a, b]), dim=1)
+    labels = torch.arange(len(a)).repeat(2)
+    same = labels[:, None] == labels
+    similarity = z @ z.T
+    others = ~torch.eye(len(z), dtype=torch.bool)
+    same, similarity = same[others].view(len(z), -1), similarity[others].view(len(z), -1)
+    positive, negative = similarity[same].view(len(z), -1), similarity[~same].view(len(z), -1)
+    logits = torch.cat([positive, negative], dim=1) / TEMPERATURE
+    return F.cross_entropy(logits, torch.zeros(len(z), dtype=torch.long))
+
+
+def plain_info_nce(query, positive, queue):
+    """As in MoCo: the queue holds unit rows, and nobody looks whether it does."""
+    q, k = F.normalize(query, dim=1), F.normalize(positive, dim=1)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], dim=1) / TEMPERATURE
+    return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
+
+
+def in_place_clip(image, text):
+    logits = (F.normalize(image, dim=1) / TEMPERATURE) @ F.normalize(text, dim=1).T
+    labels = torch.arange(len(image))
+    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
+
+
+def lightly_nt_xent():
+    from lightly.loss import NTXentLoss
+
+    return NTXentLoss(temperature=TEMPERATURE)
+
+
+def metric_learning_nt_xent():
+    from pytorch_metric_learning.losses import NTXentLoss
+
+    loss = NTXentLoss(temperature=TEMPERATURE)
+    return lambda a, b: loss(torch.cat([a, b]), torch.arange(len(a)).repeat(2))
+
+
+def package_info_nce():
+    from info_nce import InfoNCE
+
+    return InfoNCE(temperature=TEMPERATURE, negative_mode="unpaired")
+
+
+def open_clip_loss():
+    from open_clip.loss import ClipLoss
+
+    loss = ClipLoss()
+    return lambda a, b: loss(F.normalize(a, dim=1), F.normalize(b, dim=1), torch.tensor(1 / TEMPERATURE))
+
+
+def ours(loss, implementation):
+    setting = 1 / TEMPERATURE if loss == "clip_loss" else TEMPERATURE
+    return lambda *inputs: getattr(kernels, loss)(*inputs, setting, implementation=implementation)
+
+
+# loss -> {name of the form: function that makes it}; the first is ours, the second what it is compared with.
+FORMS = {
+    "nt_xent": {
+        "blocked": lambda: ours("nt_xent", "blocked"),
+        "in-place matmul + cross_entropy": lambda: in_place_nt_xent,
+        "plain matmul + cross_entropy": lambda: plain_nt_xent,
+        "torch.compile of in-place": lambda: torch.compile(in_place_nt_xent, dynamic=False),
+        "index-select form": lambda: index_select_nt_xent,
+        "reference": lambda: ours("nt_xent", "reference"),
+        "lightly": lightly_nt_xent,
+        "pytorch-metric-learning": metric_learning_nt_xent,
+    },
+    "clip_loss": {
+        "blocked": lambda: ours("clip_loss", "blocked"),
+        "open_clip ClipLoss": open_clip_loss,
+        "in-place matmul + 2 cross_entropy": lambda: in_place_clip,
+        "reference": lambda: ours("clip_loss", "reference"),
+    },
+    "info_nce": {
+        "blocked": lambda: ours("info_nce", "blocked"),
+        "straightforward cat + cross_entropy": lambda: plain_info_nce,
+        "info-nce-pytorch": package_info_nce,
+        "reference": lambda: ours("info_nce", "reference"),
+    },
+}
+# (loss, N, K, repeats): what is asked of us, and the forms that are too slow or too large to take part
+CASES = [
+    ("nt_xent", 64, None, 5),
+    ("nt_xent", 256, None, 41),
+    ("nt_xent", 1024, None, 21),
+    ("nt_xent", 4096, None, 11),
+    ("clip_loss", 256, None, 41),
+    ("clip_loss", 1024, None, 21),
+    ("clip_loss", 4096, None, 11),
+    ("info_nce", 256, 65536, 11),
+]
+LEFT_OUT = {("pytorch-metric-learning", n) for n in (256, 1024, 4096)}
+MEMORY_ONLY = [("nt_xent", 16384, None)]
+
+
+def inputs(loss, n, k):
+    """(leaves with gradients, constants): MoCo's keys carry none."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(n, WIDTH, generator=generator) for _ in range(2))
+    if loss == "info_nce":
+        return [a.requires_grad_()], [b, F.normalize(torch.randn(k, WIDTH, generator=generator), dim=1)]
+    return [a.requires_grad_(), b.requires_grad_()], []
+
+
+def step(form, leaves, constants):
+    for x in leaves:
+        x.grad = None
+    loss = form(*leaves, *constants)
+    loss.backward()
+    return loss.item()
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def make_forms(loss, n):
+    """({name: form}, {name: why it does not take part})."""
+    forms, absent = {}, {}
+    for name, make in FORMS[loss].items():
+        if (name, n) in LEFT_OUT:
+            absent[name] = "left out: holds every pair of pairs, seconds and gigabytes from N = 256 on"
+            continue
+        try:
+            forms[name] = make()
+        except ImportError:
+            absent[name] = "not installed"
+    return forms, absent
+
+
+def time_case(loss, n, k, repeats):
+    leaves, constants = inputs(loss, n, k)
+    forms, absent = make_forms(loss, n)
+    values = {}
+    for name in list(forms):
+        try:
+            step(forms[name], leaves, constants)
+            values[name] = step(forms[name], leaves, constants)
+        except Exception as error:  # a peer's failure is a result, and the others still want their turn
+            absent[name] = f"failed: {type(error).__name__}"
+            del forms[name]
+    seconds = {name: [] for name in forms}
+    floor = Floor(2 * n)
+    for _ in range(repeats):
+        for name, form in forms.items():
+            begin = time.perf_counter()
+            step(form, leaves, constants)
+            seconds[name].append(time.perf_counter() - begin)
+        floor.measure()
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    rows = []
+    compared_with = list(FORMS[loss])[1]
+    for name in FORMS[loss]:
+        row = {"loss": loss, "N": n, "K": k, "form": name}
+        if name in medians:
+            row |= {"ms": 1e3 * medians[name], "value": values[name], "repeats": repeats}
+            row["blocked is faster by"] = medians[name] / medians["blocked"]
+            row["compared with"] = compared_with
+        else:
+            row["absent"] = absent[name]
+        rows.append(row)
+        print(describe(row), flush=True)
+    if loss == "nt_xent":
+        rows[0]["share of the floor"] = floor.seconds() / medians["blocked"]
+        print(f"    share of the floor: {rows[0]['share of the floor']:.0%}", flush=True)
+    return rows
+
+
+class Floor:
+    """The time of NT-Xent's arithmetic alone: one unit of S, one of W @ Z, an exponential a similarity."""
+
+    def __init__(self, m):
+        edge = min(m // 2, blocked.TILE)
+        self.tiles = (m / edge) ** 2
+        self.rows = F.normalize(torch.randn(edge, WIDTH), dim=1)
+        self.tile, self.sums = torch.rand(edge, edge), torch.zeros(edge, WIDTH)
+        self.exponents = torch.rand(edge, edge)
+        self.times = []
+
+    def measure(self):
+        """Five tiles in a row: what a warm cache gives, at the same moment as the forms."""
+        begin = time.perf_counter()
+        for _ in range(5):
+            self.tile.addmm_(self.rows, self.rows.T, beta=0)
+            torch.exp(self.exponents, out=self.tile)
+            self.sums.addmm_(self.tile, self.rows, beta=0)
+        self.times.append((time.perf_counter() - begin) / 5)
+
+    def seconds(self):
+        return statistics.median(self.times) * self.tiles
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+def peak_memory(loss, n, k, name):
+    """MiB that one forward and backward pass needs beyond its inputs, in a fresh process."""
+    command = [sys.executable, __file__, "--memory", loss, str(n), str(k or 0), name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return float(done.stdout) if done.returncode == 0 else None
+
+
+def print_peak_memory(loss, n, k, name):
+    form = FORMS[loss][name]()
+    step(form, *inputs(loss, 8, 16))  # what the libraries load on first use is not the loss's
+    leaves, constants = inputs(loss, n, k)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    before = status("VmRSS")
+    step(form, leaves, constants)
+    print((status("VmHWM") - before) / 1024)
+
+
+def status(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def memory_allowed(n):
+    """At most 5 M D numbers plus two tiles, in MiB."""
+    return (5 * 2 * n * WIDTH + 2 * blocked.TILE**2) * 4 / 2**20
+
+
+# --- the record ---------------------------------------------------------------------------------------------
+
+
+def machine():
+    model = platform.processor()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            model = line.split(":")[1].strip()
+            break
+    versions = {"torch": torch.__version__}
+    for peer in PEERS:
+        try:
+            versions[peer] = importlib.metadata.version(peer)
+        except importlib.metadata.PackageNotFoundError:
+            versions[peer] = "not installed"
+    return {
+        "processor": model,
+        "threads": THREADS,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        "D": WIDTH,
+        "temperature": TEMPERATURE,
+        "tile": blocked.TILE,
+        "versions": versions,
+    }
+
+
+def describe(row):
+    if "ms" not in row:
+        return f"{row['loss']} N={row['N']} {row['form']}: {row['absent']}"
+    faster = row["blocked is faster by"]
+    return f"{row['loss']} N={row['N']} {row['form']}: {row['ms']:.2f} ms, {faster:.2f}x blocked"
+
+
+def as_markdown(record):
+    facts = record["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    lines = [
+        "# Losses on a CPU",
+        "",
+        f"{facts['processor']}, {facts['threads']} threads, {facts['date']}; {versions}. "
+        f"Forward and backward in float32, D = {WIDTH}, temperature {TEMPERATURE}: median milliseconds of "
+        "interleaved repeats, and peak MiB beyond the inputs in a fresh process.",
+        "",
+        "| loss | N | K | form | ms | blocked is faster by | MiB |",
+        "|---|---:|---:|---|---:|---:|---:|",
+    ]
+    for row in record["rows"]:
+        ms, faster = row.get("absent", ""), ""
+        if "ms" in row:
+            ms, faster = f"{row['ms']:.2f}", f"{row['blocked is faster by']:.2f}x"
+        memory = "" if row.get("MiB") is None else f"{row['MiB']:.1f}"
+        cells = [row["loss"], row["N"], row["K"] or "", row["form"], ms, faster, memory]
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    for row in record["rows"]:
+        if "share of the floor" in row:
+            share = f"{row['share of the floor']:.0%}"
+            lines += ["", f"N = {row['N']}: the arithmetic alone takes {share} of the time of blocked."]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "data" / "records" / "bench_losses.json")
+    parser.add_argument(
+        "--quick", action="store_true", help="three repeats of the small cases, to see it run"
+    )
+    parser.add_argument("--memory", nargs=4, metavar=("LOSS", "N", "K", "FORM"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    if options.memory:
+        loss, n, k, form = options.memory
+        print_peak_memory(loss, int(n), int(k), form)
+        return
+    record = {"machine": machine(), "rows": []}
+    print(json.dumps(record["machine"], indent=1), flush=True)
+    for loss, n, k, repeats in CASES:
+        if options.quick and n > 256:
+            continue
+        record["rows"] += time_case(loss, n, k, 3 if options.quick else repeats)
+    for loss, n, k in [] if options.quick else MEMORY_ONLY:
+        record["rows"].append({"loss": loss, "N": n, "K": k, "form": "blocked"})
+    for row in record["rows"]:
+        if "absent" not in row:
+            row["MiB"] = peak_memory(row["loss"], row["N"], row["K"], row["form"])
+            row["MiB allowed"] = memory_allowed(row["N"]) if row["form"] == "blocked" else None
+            print(f"{row['loss']} N={row['N']} {row['form']}: {row['MiB']} MiB", flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    options.out.with_suffix(".md").write_text(as_markdown(record))
+    print("\n" + as_markdown(record))
+
+
+if __name__ == "__main__":
+    main()
