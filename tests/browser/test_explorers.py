@@ -312,9 +312,8 @@ def test_a_prediction_is_committed_from_the_keyboard(infonce, lab):
     )
     radios = question.locator("input[type=radio]")
     radios.first.focus()
-    infonce.keyboard.press(
-        "Tab"
-    )  # no arrow: ipywidgets' radio buttons are no group, and the arrow is JupyterLab's
+    # No arrow: ipywidgets' radio buttons are no group, and the arrow is JupyterLab's.
+    infonce.keyboard.press("Tab")
     infonce.keyboard.press("Space")
     for _ in range(radios.count() - 1):
         infonce.keyboard.press("Tab")
@@ -323,6 +322,24 @@ def test_a_prediction_is_committed_from_the_keyboard(infonce, lab):
     expect(question.get_by_text("Committed: a little over a half")).to_be_visible()
     [file] = lab.predictions.iterdir()
     assert json.loads(file.read_text())["02/probability"]["answer"] == "a little over a half"
+    assert_no_errors(infonce)
+
+
+def test_a_number_is_committed_only_after_it_was_typed(infonce, lab):
+    question = infonce.locator(
+        ".jp-OutputArea-output:has(.jupyter-widgets)", has_text="How many negatives does one view have?"
+    )
+    commit = question.get_by_role("button", name="Commit")
+    commit.click()
+    expect(question.get_by_text("Type a number first.")).to_be_visible()
+    question.locator("input[type=text]").focus()
+    infonce.keyboard.type("16382")
+    infonce.keyboard.press("Tab")
+    expect(commit).to_be_focused()
+    infonce.keyboard.press("Enter")
+    expect(question.get_by_text("Committed: 16382")).to_be_visible()
+    [file] = lab.predictions.iterdir()
+    assert json.loads(file.read_text())["02/negatives"]["answer"] == 16382
     assert_no_errors(infonce)
 
 
