@@ -1,4 +1,4 @@
-"""Without a GPU the Triton kernels run in Triton's interpreter, which must be chosen before any import of triton."""
+"""Without a GPU the Triton kernels run in its interpreter, chosen before anything imports triton."""
 
 import os
 
