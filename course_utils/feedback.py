@@ -96,7 +96,9 @@ class Prediction(WithFallback):
             low, high = number
             if not low < high:
                 raise ValueError(f"predict({key!r}) got number={number}; expected (lowest, highest).")
-            self.control = Text(description="Your prediction:")  # a number field would start with an answer
+            # A number field would start with an answer. The text is sent when the reader leaves the field: sent
+            # key by key, the last digits may reach the kernel after the click on Commit.
+            self.control = Text(description="Your prediction:", continuous_update=False)
         self.control.style.description_width = "8em"
         self.button = Button(description="Commit", tooltip="Keep this prediction; the first one stays")
         self.button.on_click(lambda button: self.commit())
