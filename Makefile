@@ -10,7 +10,7 @@ BIN := .venv/bin
 LAB_OPTIONS := $(if $(or $(DISPLAY),$(WAYLAND_DISPLAY),$(filter Darwin,$(shell uname))),,--no-browser) \
 	$(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test notebooks badges bench bench-gpu lint format \
+.PHONY: help lab test notebooks badges records bench bench-gpu lint format \
 	environment test-environment bench-environment chromium
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -30,6 +30,9 @@ notebooks: environment ## Execute the notebooks and keep their outputs (NOTEBOOK
 
 badges: environment ## Write the course's address wherever it stands (REPO=owner/name; REPO= removes it).
 	@$(BIN)/python -m course_utils.notebooks badges "$(REPO)"
+
+records: environment ## Run the experiments again and write data/records (about 7 minutes on 2 cores).
+	@$(BIN)/python -m course_utils.experiments simclr_cifar
 
 bench: bench-environment ## Time the fast losses against other libraries (leave the machine alone meanwhile).
 	@$(BIN)/python tests/benchmarks/bench_losses.py

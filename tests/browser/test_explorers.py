@@ -287,6 +287,7 @@ def test_a_slider_dragged_with_the_mouse_moves_the_result(infonce):
     explorer = watched(infonce, "Candidates, probabilities and gradients")
     handle = slider(explorer, "similarity of negative 1")
     handle.scroll_into_view_if_needed()
+    picture = explorer.content.locator("img").get_attribute("src")
     box = handle.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     infonce.mouse.move(x, y)
@@ -299,6 +300,7 @@ def test_a_slider_dragged_with_the_mouse_moves_the_result(infonce):
         f"one move of the mouse made {len(explorer.log['results'])} results"
     )
     assert explorer.content.locator("table").count() == explorer.content.locator("img").count() == 1
+    assert explorer.content.locator("img").get_attribute("src") != picture, "the picture did not change"
     value = float(handle.get_attribute("aria-valuetext"))
     row = explorer.content.locator("tr", has_text="negative 1")
     assert value < 0.4, f"the handle went to the left from 0.4, its value is {value}"

@@ -23,7 +23,11 @@ def test_examples_run(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["contrast", "views", "kernels", "images.shapes", "images.photo", "show.tables", "show.widgets"]
+    "name",
+    [
+        *["contrast", "views", "networks", "memory", "kernels", "images.shapes", "images.photo", "readout"],
+        *["training", "show.tables", "show.widgets"],
+    ],
 )
 def test_what_readers_look_up_has_an_example(name):
     assert doctest.testmod(importlib.import_module(f"course_utils.{name}")).attempted > 0

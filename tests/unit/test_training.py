@@ -1,0 +1,489 @@
+"""Every method learns; runs repeat, resume and stop as they should; no checkpoint is lost or mixed up."""
+
+import copy
+import math
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity
+
+from course_utils import contrast, records, runtime, training
+from course_utils.environment import ROOT
+from course_utils.images import shapes
+from course_utils.networks import ProjectionHead, SmallEncoder, TextTower, fingerprint
+from course_utils.training import (
+    BYOL,
+    CLIP,
+    Budget,
+    CheckpointError,
+    Diverged,
+    MoCo,
+    SimCLR,
+    SimSiam,
+    rate_at,
+    train,
+)
+from course_utils.views import POLICIES
+
+PICTURES = shapes.make(64, size=16)
+CAPTIONS = torch.stack([PICTURES.labels["shape"] + 1, PICTURES.labels["hue"] + 7], dim=1)
+TINY = Budget(epochs=3, batch=16, rate=3e-3)  # 12 steps
+
+
+class TinyEncoder(nn.Sequential):
+    width = 16
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+
+
+def head():
+    return ProjectionHead("mlp", 16, width=8, hidden=16)
+
+
+METHODS = {
+    "SimCLR": lambda: SimCLR(TinyEncoder(), head(), temperature=0.5),
+    "MoCo": lambda: MoCo(TinyEncoder(), head(), queue=40, momentum=0.9, temperature=0.5),
+    "BYOL": lambda: BYOL(TinyEncoder(), head(), momentum=0.9),
+    "SimSiam": lambda: SimSiam(TinyEncoder(), head()),
+    "CLIP": lambda: CLIP(TinyEncoder(), head(), TextTower(12, width=16), head()),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_cpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("COURSE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+
+
+def run_of(name, budget=TINY, **options):
+    captions = CAPTIONS if name == "CLIP" else None
+    return train(METHODS[name], PICTURES, budget, captions=captions, **options)
+
+
+def files(folder):
+    return sorted(path.name for path in (folder / "runs").iterdir())
+
+
+# --- what is learned ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_lowers_its_loss(name):
+    losses = run_of(name, Budget(epochs=15, batch=32, rate=1e-2, warm_up=0), policy="no_colour").history[
+        "loss"
+    ]
+    assert losses[-6:].mean() < losses[:6].mean() - losses[:6].std() / 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_says_what_it_was(name):
+    run = run_of(name, seed=3)
+    assert run.finished and not any(module.training for module in run.method.modules())
+    assert run.history["step"].tolist() == list(range(1, 13))
+    assert run.history["epoch"].tolist() == [1] * 4 + [2] * 4 + [3] * 4
+    assert run.protocol["method"].startswith(name) and run.protocol["seed"] == 3
+    assert run.protocol["weights"] == fingerprint(run.method) != run.protocol["start"]
+    assert run.protocol["data"]["source"] == PICTURES.source and run.protocol["data"]["count"] == 64
+    assert run.protocol["policy"]["grey"] == POLICIES["simclr_cifar"].grey
+    assert run.protocol["machines"] == [records.machine("cpu")] and run.protocol["seconds"] > 0
+    wanting = set(records.PROTOCOL) - {"readout", "runs"} | set(records.RUN)
+    assert wanting <= run.protocol.keys()
+
+
+def test_pictures_as_they_are_without_a_policy():
+    view_a, view_b = training.draw_pair(PICTURES.images, None, torch.tensor([5, 2]), None, None, None)
+    assert torch.equal(view_a, PICTURES.images[[5, 2]] / 255) and torch.equal(view_a, view_b)
+
+
+def test_a_pair_is_a_picture_s_view_and_its_own_caption():
+    draws = runtime.generator(0)
+    view, caption = training.draw_pair(PICTURES.images, CAPTIONS, torch.tensor([5, 2]), "grey", 12, draws)
+    assert view.shape == (2, 3, 12, 12) and view.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(caption, CAPTIONS[[5, 2]])
+
+
+def test_each_epoch_takes_each_picture_once_in_another_order(monkeypatch):
+    seen = []
+    original = training.draw_pair
+
+    def spy(images, captions, batch, **settings):
+        seen.append(batch)
+        return original(images, captions, batch, **settings)
+
+    monkeypatch.setattr(training, "draw_pair", spy)
+    run_of("SimCLR", Budget(epochs=2, batch=16))
+    first, second = torch.cat(seen).chunk(2)
+    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(64))
+    assert first.tolist() != second.tolist()
+
+
+def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine():
+    budget = Budget(epochs=1, rate=2.0, warm_up=0.2)
+    rates = [rate_at(step, 20, budget) for step in range(21)]
+    assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
+    assert rates[12] == pytest.approx(1.0) and rates[20] == pytest.approx(0, abs=1e-12)
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+
+
+def test_biases_norms_and_scales_are_not_decayed():
+    method = METHODS["CLIP"]()
+    decayed, free = training.adamw(method, Budget(epochs=1, weight_decay=0.1)).param_groups
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+    assert {p.ndim for p in decayed["params"]} == {2, 4} and {p.ndim for p in free["params"]} == {0, 1}
+    assert len(decayed["params"]) + len(free["params"]) == len(list(method.parameters()))
+
+
+# --- what each method does that no other does ---------------------------------------------------------------
+
+
+def batch_of_views(seed=0, count=16):
+    draws = torch.Generator().manual_seed(seed)
+    return torch.rand(2, count, 3, 16, 16, generator=draws).unbind()
+
+
+def test_moco_s_step_has_the_order_of_the_paper():
+    """EMA, keys, logits against the old queue, optimiser, enqueue: each compared with a copy made before."""
+    method = METHODS["MoCo"]()
+    with torch.no_grad():
+        method.encoder[0].weight.mul_(1.5)  # so that the EMA has something to do
+    before = copy.deepcopy(method)
+    view_a, view_b = batch_of_views()
+    loss = method.loss(view_a, view_b)
+
+    expected = 0.9 * before.key_encoder[0].weight + 0.1 * before.encoder[0].weight
+    torch.testing.assert_close(method.key_encoder[0].weight, expected)
+    before.key_encoder.load_state_dict(method.key_encoder.state_dict())  # the EMA's result
+    before.key_head.load_state_dict(method.key_head.state_dict())
+    keys = before.key_head(before.key_encoder(view_b))
+    torch.testing.assert_close(method.keys, keys)
+    query = before.head(before.encoder(view_a))
+    torch.testing.assert_close(loss, contrast.info_nce(query, keys, before.queue.keys, 0.5))
+
+    assert torch.equal(method.queue.keys, before.queue.keys)
+    loss.backward()
+    method.after_step()
+    torch.testing.assert_close(method.queue.keys[:16], nn.functional.normalize(keys))
+    assert torch.equal(method.queue.keys[16:], before.queue.keys[16:]) and method.queue.pointer == 16
+
+
+def test_moco_s_keys_have_no_gradient_and_follow_the_closed_form(monkeypatch):
+    """theta_k(t) = m^t theta_k(0) + (1 - m) sum over i < t of m^i theta_q(t - i), parameter by parameter."""
+    trace = []
+    original = training.ema_update
+
+    def spy(follower, leader, momentum):
+        if isinstance(leader, TinyEncoder):
+            trace.append([p.detach().clone() for p in leader.parameters()])
+        original(follower, leader, momentum)
+
+    monkeypatch.setattr(training, "ema_update", spy)
+    run = run_of("MoCo", seed=1)
+    keys = [*run.method.key_encoder.parameters(), *run.method.key_head.parameters()]
+    assert all(p.grad is None and not p.requires_grad for p in keys)
+    assert len(trace) == 12
+    start = training.seeded(METHODS["MoCo"], 1).key_encoder.parameters()
+    for number, (key, first) in enumerate(zip(run.method.key_encoder.parameters(), start, strict=True)):
+        expected = 0.9**12 * first.double()
+        for i in range(12):
+            expected = expected + 0.1 * 0.9**i * trace[11 - i][number].double()
+        torch.testing.assert_close(key.double(), expected, rtol=1e-5, atol=1e-6)  # 12 float32 roundings
+    assert not torch.equal(trace[0][0], trace[11][0])
+
+
+def test_moco_s_key_statistics_are_its_own():
+    method = run_of("MoCo").method
+    assert not torch.equal(method.key_encoder[1].running_mean, method.encoder[1].running_mean)
+    assert method.key_encoder[1].num_batches_tracked == 12
+
+
+def test_byol_s_loss_is_symmetric_and_its_target_follows_after_the_step():
+    method = METHODS["BYOL"]()
+    before = copy.deepcopy(method)
+    view_a, view_b = batch_of_views()
+    loss = method.loss(view_a, view_b)
+    views = torch.cat([view_a, view_b])
+    targets = before.target_head(before.target_encoder(views))
+    predictions = before.predictor(before.head(before.encoder(views)))
+    pairs = [(predictions[k], targets[(k + 16) % 32]) for k in range(32)]
+    expected = sum(2 - 2 * cosine_similarity(p, t, dim=0) for p, t in pairs) / 32
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(method.loss(view_b, view_a), loss)
+
+    loss.backward()
+    assert all(
+        p.grad is None for p in [*method.target_encoder.parameters(), *method.target_head.parameters()]
+    )
+    with torch.no_grad():
+        method.encoder[0].weight.add_(1)
+    method.after_step()
+    expected = 0.9 * before.target_encoder[0].weight + 0.1 * (before.encoder[0].weight + 1)
+    torch.testing.assert_close(method.target_encoder[0].weight, expected)
+
+
+def test_simsiam_stops_the_gradient_through_the_predicted_side():
+    method = METHODS["SimSiam"]()
+    view_a, view_b = batch_of_views()
+    z = method.project(torch.cat([view_a, view_b]))
+    other = z.detach().roll(16, dims=0)
+    expected = -sum(cosine_similarity(method.predictor(z)[k], other[k], dim=0) for k in range(32)) / 32
+    torch.testing.assert_close(method.loss(view_a, view_b), expected)
+    gradients = torch.autograd.grad(expected, list(method.parameters()))
+    method.zero_grad()
+    method.loss(view_a, view_b).backward()
+    for p, gradient in zip(method.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-6)  # 32 terms added in another order
+
+
+def test_clip_s_scale_starts_at_14_and_stays_below_100():
+    method = METHODS["CLIP"]()
+    assert method.t.exp().item() == pytest.approx(14.2857, abs=5e-5)
+    with torch.no_grad():
+        method.t.fill_(9.0)
+    method.after_step()
+    assert method.t.exp().item() == pytest.approx(100)
+    assert fingerprint(run_of("CLIP").method.t) != fingerprint(METHODS["CLIP"]().t)
+
+
+# --- the same again -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_weights(name):
+    torch.manual_seed(99)  # whatever happened before
+    first = run_of(name, seed=1)
+    undisturbed = torch.rand(1)
+    torch.manual_seed(99)
+    assert torch.equal(undisturbed, torch.rand(1))
+    assert run_of(name, seed=1).protocol["weights"] == first.protocol["weights"]
+    assert run_of(name, seed=2).protocol["start"] != first.protocol["start"]
+
+
+def interrupt_at(monkeypatch, step):
+    """Ctrl-C while a step is at work."""
+    original = training.take_step
+
+    def take_step(state, *rest):
+        if state.step == step:
+            raise KeyboardInterrupt
+        original(state, *rest)
+
+    monkeypatch.setattr(training, "take_step", take_step)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_run_equals_one_that_was_never_interrupted(monkeypatch, tmp_path, name):
+    whole = run_of(name)
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 6)  # in the middle of the second epoch
+        part = run_of(name, checkpoint="one")
+    assert not part.finished and len(part.history) == 6
+    resumed = run_of(name, checkpoint="one")
+    assert resumed.finished and resumed.history.equals(whole.history)
+    assert resumed.protocol["weights"] == whole.protocol["weights"]
+    assert files(tmp_path) == ["one.pt"]
+
+
+def test_a_finished_checkpoint_is_the_run(monkeypatch):
+    first = run_of("MoCo", checkpoint="one")
+    monkeypatch.setattr(training, "take_step", None)
+    again = run_of("MoCo", checkpoint="one")
+    assert again.protocol == first.protocol and again.history.equals(first.history)
+    assert not again.method.training
+
+
+def test_a_run_that_was_resumed_elsewhere_says_so(monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 4)
+        run_of("SimCLR", checkpoint="one")
+    here, other = records.machine("cpu"), {**records.machine("cpu"), "threads": 64}
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "machine", lambda _: other)
+        assert run_of("SimCLR", checkpoint="one").protocol["machines"] == [here, other]
+    assert run_of("SimCLR", checkpoint="one").protocol["machines"] == [here, other]  # nothing left to compute
+
+
+@pytest.mark.parametrize("step", [0, 1, 7])
+def test_an_interrupted_run_is_usable(monkeypatch, capsys, step):
+    interrupt_at(monkeypatch, step)
+    run = run_of("SimCLR")
+    assert len(run.history) == step and not run.finished
+    assert f"Interrupted after step {step} of 12" in capsys.readouterr().out
+    h = run.encoder(PICTURES.images / 255)
+    assert h.shape == (64, 16) and h.isfinite().all()
+    with pytest.raises(records.RecordError, match="did not finish"):
+        records.merge([run.protocol])
+
+
+def test_an_interrupted_write_leaves_the_last_checkpoint(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 4)
+        run_of("SimCLR", checkpoint="one")
+    before = (tmp_path / "runs" / "one.pt").read_bytes()
+
+    def save(_, path):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", save)
+        assert len(run_of("SimCLR", checkpoint="one").history) == 8
+    assert (tmp_path / "runs" / "one.pt").read_bytes() == before and files(tmp_path) == ["one.pt"]
+    assert run_of("SimCLR", checkpoint="one").protocol["weights"] == run_of("SimCLR").protocol["weights"]
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+def damage_of(whole):
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    return {
+        "flipped": flipped,
+        "truncated": whole[:middle],
+        "short": whole[:-1],
+        "empty": b"",
+        "text": b"not a zip",
+    }
+
+
+@pytest.mark.parametrize("kind", ["flipped", "truncated", "short", "empty", "text"])
+def test_a_damaged_checkpoint_is_refused_by_name_and_stays(tmp_path, kind):
+    run_of("SimCLR", checkpoint="one")
+    path = tmp_path / "runs" / "one.pt"
+    broken = damage_of(path.read_bytes())[kind]
+    path.write_bytes(broken)
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(path))} is damaged, or no checkpoint"):
+        run_of("SimCLR", checkpoint="one")
+    assert path.read_bytes() == broken and files(tmp_path) == ["one.pt"]
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"state_dict": {}}, {"definition": {}}, torch.ones(3)])
+def test_a_file_of_another_program_is_refused(tmp_path, content):
+    path = tmp_path / "runs" / "one.pt"
+    path.parent.mkdir()
+    torch.save(content, path)
+    with pytest.raises(CheckpointError, match="no checkpoint of this course"):
+        run_of("SimCLR", checkpoint="one")
+
+
+FOREIGN = {
+    "seed": {"seed": 1},
+    "policy": {"policy": "grey"},
+    "budget": {"budget": Budget(epochs=4, batch=16, rate=3e-3)},
+    "method": {"make": lambda: SimCLR(TinyEncoder(), head(), temperature=0.1)},
+    "networks": {"make": lambda: SimCLR(SmallEncoder(), ProjectionHead("mlp", 128), temperature=0.5)},
+    "data": {"pictures": shapes.make(64, seed=1, size=16)},
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_checkpoint_of_another_run_is_refused_by_name_and_stays(tmp_path, what):
+    run_of("SimCLR", checkpoint="one")
+    path = tmp_path / "runs" / "one.pt"
+    before = path.read_bytes()
+    call = {"make": METHODS["SimCLR"], "pictures": PICTURES, "budget": TINY, "checkpoint": "one"} | FOREIGN[
+        what
+    ]
+    with pytest.raises(CheckpointError, match=rf"one\.pt belongs to another run: .*{what} \("):
+        train(**call)
+    assert path.read_bytes() == before
+
+
+class Poisoned(SimCLR):
+    """A loss that is no number, or whose features are none, from a step on."""
+
+    def __init__(self, how):
+        super().__init__(TinyEncoder(), head())
+        self.how, self.calls = how, 0
+
+    def loss(self, view_a, view_b):
+        self.calls += 1
+        loss = super().loss(view_a, view_b)
+        if self.calls < 6:
+            return loss
+        if self.how == "features":
+            return contrast.nt_xent(view_a.flatten(1) * math.nan, view_b.flatten(1), 0.5)
+        if self.how == "gradient":  # sqrt at 0: the value is a number, its slope is not
+            return loss + (self.encoder[0].weight * 0).abs().sum().sqrt()
+        return loss * math.nan
+
+
+@pytest.mark.parametrize("how", ["loss", "gradient", "features"])
+def test_training_stops_before_what_is_no_number_reaches_the_weights(how):
+    made = []
+
+    def make():
+        made.append(Poisoned(how))
+        return made[0]
+
+    with pytest.raises(Diverged, match=r"^Step 6: .*ordinary size"):
+        train(make, PICTURES, TINY)
+    assert all(p.isfinite().all() for p in made[0].parameters())
+
+
+def test_a_learning_rate_that_is_too_high_is_named():
+    def make():
+        return SimSiam(nn.Sequential(nn.Flatten(), nn.Linear(768, 16)), ProjectionHead("linear", 16, width=8))
+
+    with pytest.raises(Diverged, match=r"^Step \d+: .*learning rate, .*, is too high; try a tenth"):
+        train(make, PICTURES, Budget(epochs=20, batch=16, rate=1e18, warm_up=0))
+
+
+def test_a_mistake_in_the_first_step_is_reported_as_it_is():
+    with pytest.raises(ValueError, match="temperature is -1"):
+        train(lambda: SimCLR(TinyEncoder(), head(), temperature=-1), PICTURES, TINY)
+    with pytest.raises(ValueError, match="unknown policy 'simclr_cifra'"):
+        run_of("SimCLR", policy="simclr_cifra")
+    with pytest.raises(ValueError, match=r"keys has shape \[16, 8\]; expected \[B, 8\] with B <= 8"):
+        train(lambda: MoCo(TinyEncoder(), head(), queue=8), PICTURES, TINY)
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(ValueError, match="64 pictures do not fill a batch of 65"):
+        run_of("SimCLR", Budget(epochs=1, batch=65))
+    with pytest.raises(ValueError, match=r"captions has shape \[63, 2\]; expected \[64, L\]"):
+        train(METHODS["CLIP"], PICTURES, TINY, captions=CAPTIONS[1:])
+    with pytest.raises(TypeError, match="got a SimCLR; expected a function that makes one"):
+        train(METHODS["SimCLR"](), PICTURES, TINY)
+    for wrong in ({"epochs": 0}, {"batch": 1}, {"rate": 0}, {"warm_up": 1}, {"rate": math.nan}):
+        with pytest.raises(ValueError, match="expected epochs >= 1"):
+            Budget(**{"epochs": 1, **wrong})
+
+
+def test_half_precision_learns_too():
+    losses = run_of("SimCLR", Budget(epochs=15, batch=32, rate=1e-2), policy="no_colour", half=True).history[
+        "loss"
+    ]
+    assert losses[-6:].mean() < losses[:6].mean()
+
+
+def test_progress_shows_loss_rate_and_time_left(capsys):
+    run_of("SimCLR")
+    bar = capsys.readouterr().err.split("\r")[-1]
+    assert re.search(r"192/192 \[\d\d:\d\d<\d\d:\d\d, .* pictures/s, loss=\d\.\d{3}\]", bar)
+
+
+def test_progress_can_be_switched_off():
+    code = (
+        "from course_utils.images import shapes; from course_utils.training import *; "
+        "from course_utils.networks import *; "
+        "run = train(lambda: SimCLR(SmallEncoder(), ProjectionHead('mlp', 128)), shapes.make(4), "
+        "Budget(epochs=1, batch=4), device='cpu'); print(run.finished)"
+    )
+    environment = {**os.environ, "TQDM_DISABLE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
