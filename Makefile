@@ -41,9 +41,10 @@ bench: bench-environment ## Time the fast losses against other libraries (leave 
 bench-gpu: environment ## Test and time the Triton kernels on this machine's GPU.
 	@$(BIN)/python tests/benchmarks/bench_gpu.py --out data/records/bench_gpu.json
 
-lint: test-environment ## Look for mistakes and unformatted code.
+lint: test-environment ## Look for mistakes, unformatted code and stale notebooks.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m course_utils.notebooks check
 
 format: test-environment ## Mend what `make lint` can mend.
 	@$(BIN)/ruff check --fix .
@@ -66,4 +67,4 @@ chromium:
 		echo "Installing chromium for the browser tests."; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium > /dev/null && exit; \
 	fi; \
-	echo "The browser tests will be skipped: chromium is missing, and only root can install it (with apt)."
+	echo "The browser tests will be skipped: chromium is missing and could not be installed."

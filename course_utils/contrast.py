@@ -91,7 +91,8 @@ def candidate_table(similarities, positive, temperature):
     closer, above 0 pushes away). ``table.attrs`` holds what the comparison has once: "loss" in nats,
     "effective_candidates" (exp of the entropy of p, between 1 and the number of candidates), "positive" and
     "temperature".
-    Raises ValueError for fewer than 2 or non-finite similarities, an index out of range, a temperature <= 0.
+    Raises ValueError for fewer than 2 or non-finite similarities, an index out of range, a temperature <= 0
+    or so small that a logit or a gradient overflows.
     Gradient: Chen et al. 2020 (SimCLR), table 2.
 
     >>> candidate_table([0.8, 0.4, 0.2], positive=0, temperature=0.5).round(4)
@@ -100,13 +101,8 @@ def candidate_table(similarities, positive, temperature):
     1  negative 1         0.4    0.8       0.2567    0.5134
     2  negative 2         0.2    0.4       0.1721    0.3441
     """
-    s = torch.as_tensor(similarities, dtype=torch.float64).detach().cpu()
-    if s.ndim != 1 or len(s) < 2 or not s.isfinite().all():
-        raise ValueError(
-            f"similarities is {s.tolist()}; expected a flat list of at least 2 finite numbers: "
-            "the positive and one negative."
-        )
-    if isinstance(positive, bool) or positive not in range(len(s)):
+    s = _finite_numbers(similarities)
+    if isinstance(positive, bool) or not isinstance(positive, numbers.Integral) or not 0 <= positive < len(s):
         raise ValueError(f"positive is {positive!r}; expected the index of a candidate, 0 to {len(s) - 1}.")
     _require_positive("temperature", temperature)
     temperature = float(temperature)
@@ -114,6 +110,12 @@ def candidate_table(similarities, positive, temperature):
     log_p = logits.log_softmax(dim=0)
     p = log_p.exp()
     is_positive = torch.arange(len(s)) == positive
+    gradient = (p - is_positive.double()) / temperature
+    if not (logits.isfinite() & gradient.isfinite()).all():
+        raise ValueError(
+            f"temperature is {temperature!r}, too small for the similarities {s.tolist()}: the logits would "
+            f"be {logits.tolist()} and the gradients {gradient.tolist()}; expected finite ones."
+        )
     names = [f"negative {k}" for k in range(1, len(s))]
     names.insert(positive, "positive")
     table = pd.DataFrame(
@@ -122,7 +124,7 @@ def candidate_table(similarities, positive, temperature):
             "similarity": s.numpy(),
             "logit": logits.numpy(),
             "probability": p.numpy(),
-            "gradient": ((p - is_positive.double()) / temperature).numpy(),
+            "gradient": gradient.numpy(),
         }
     )
     table.attrs = {
@@ -134,10 +136,26 @@ def candidate_table(similarities, positive, temperature):
     return table
 
 
+def _finite_numbers(similarities):
+    """The similarities of one comparison in float64 on the CPU."""
+    try:
+        s = torch.as_tensor(similarities, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):  # one or the other for None, texts, ragged lists
+        s = None
+    if s is None or s.ndim != 1 or len(s) < 2 or not s.isfinite().all():
+        raise ValueError(
+            f"similarities is {similarities!r}; expected a flat list of at least 2 finite numbers: "
+            "the positive and one negative."
+        )
+    return s
+
+
 def alignment(view_a, view_b):
     """Mean squared distance between a picture's two unit-length views: 0 if all pairs coincide, at most 4.
 
     view_a, view_b: [N, D], N >= 1. Returns a scalar. Wang & Isola 2020, section 4.1.2, with their alpha = 2.
+    Raises TypeError for features that are not floating tensors, ValueError for two shapes that differ or a
+    row without a direction.
 
     >>> alignment(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]]))
     tensor(2.)
@@ -151,6 +169,8 @@ def uniformity(features):
     """Log of the mean of exp(-2 squared distance) over all pairs: 0 if all points coincide, else lower.
 
     features: [N, D], N >= 2, one view a picture. Returns a scalar. Wang & Isola 2020, section 4.1.2, t = 2.
+    Raises TypeError for features that are not a floating tensor, ValueError for fewer than 2 rows or a row
+    without a direction.
 
     >>> uniformity(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).abs()
     tensor(0.)
@@ -168,7 +188,7 @@ def info_nce_inputs(query, positive_key, negative_keys, temperature):
     query, positive_key, negative_keys = _unit_rows(
         query=query, positive_key=positive_key, negative_keys=negative_keys
     )
-    _require_pairs("query", query, "positive_key", positive_key, at_least=1)
+    _require_pairs("query", query, "positive_key", positive_key, at_least=1, rows="B")
     if len(negative_keys) < 1 or negative_keys.shape[1] != query.shape[1]:
         raise ValueError(
             f"negative_keys has shape {list(negative_keys.shape)}; expected [K, {query.shape[1]}], K >= 1, "
@@ -223,9 +243,10 @@ def _unit_rows(**features):
     for name, x in features.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}; expected a torch tensor of shape [rows, D].")
-        if not x.is_floating_point():
+        if not x.is_floating_point() or x.element_size() < 2:  # torch promotes no float8
             raise TypeError(
-                f"{name} has dtype {x.dtype}; expected floating-point features, e.g. {name}.float()."
+                f"{name} has dtype {x.dtype}; expected floating-point features of 16 bits or more, "
+                f"e.g. {name}.float()."
             )
         if x.ndim != 2 or x.shape[1] < 1:
             raise ValueError(
@@ -261,19 +282,15 @@ def _unit(name, x):
     return x / length
 
 
-def _require_pairs(name_a, a, name_b, b, at_least):
+def _require_pairs(name_a, a, name_b, b, at_least, rows="N"):
     if a.shape != b.shape or len(a) < at_least:
         raise ValueError(
             f"{name_a} has shape {list(a.shape)} and {name_b} {list(b.shape)}; expected the same shape "
-            f"[N, D] with N >= {at_least}, row k of both belonging together."
+            f"[{rows}, D] with {rows} >= {at_least}, row k of both belonging together."
         )
 
 
 def _require_positive(name, value):
-    number = math.nan
-    if isinstance(value, torch.Tensor) and value.ndim == 0:
-        number = value.item()
-    elif isinstance(value, numbers.Real):
-        number = float(value)
-    if not (0 < number < math.inf):
+    number = value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value
+    if isinstance(number, bool) or not isinstance(number, numbers.Real) or not 0 < number < math.inf:
         raise ValueError(f"{name} is {value!r}; expected one finite number above 0.")

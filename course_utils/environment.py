@@ -36,7 +36,8 @@ MODULES = {
 CAUSES = (
     (
         r"Errno 28|No space left on device|Disk quota exceeded",
-        "the disk is full; make room for {gigabytes} GB",
+        "the disk is full; make room on the one of the folder .venv and on that of pip's cache "
+        "(in the home folder), which may be another",
     ),
     (r"CERTIFICATE_VERIFY_FAILED|SSLError", "pip does not trust the package index; see pip's --cert option"),
     (
@@ -61,12 +62,24 @@ class SetupError(Exception):
 # --- What the course needs: pyproject.toml ------------------------------------------------------------------
 
 
-def setting(table, key, root=ROOT):
-    """One value of pyproject.toml, a string or a list of strings (tomllib begins with Python 3.11)."""
+def table_text(table, root=ROOT):
+    """The lines of one table of pyproject.toml (tomllib begins with Python 3.11)."""
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    body = re.search(rf"^\[{re.escape(table)}\]\n(.*?)(?=^\[|\Z)", text, re.M | re.S).group(1)
-    value = re.search(rf"^{re.escape(key)} = (\[\n.*?^\]|[^\n]*)", body, re.M | re.S).group(1)
-    return ast.literal_eval(value)
+    return re.search(rf"^\[{re.escape(table)}\]\n(.*?)(?=^\[|\Z)", text, re.M | re.S).group(1)
+
+
+def setting(table, key, root=ROOT):
+    """One value of pyproject.toml, a string or a list of strings."""
+    pattern = rf"^{re.escape(key)} = (\[\n.*?^\]|[^\n]*)"
+    return ast.literal_eval(re.search(pattern, table_text(table, root), re.M | re.S).group(1))
+
+
+def check_extras(extras, root=ROOT):
+    """Raise SetupError for an extra that pyproject.toml does not have; "" stands for none."""
+    there = re.findall(r"^([\w-]+) = ", table_text("project.optional-dependencies", root), re.M)
+    unknown = [extra for extra in extras if extra not in ["", *there]]
+    if unknown:
+        raise SetupError(f"there is no extra {', '.join(map(repr, unknown))}; choose from {', '.join(there)}")
 
 
 def requirements(group="", root=ROOT):
@@ -166,7 +179,11 @@ def gigabytes_needed():
 
     On Linux torch comes with its GPU libraries; pip holds the packed and the unpacked files at once.
     """
-    return float(os.environ.get("COURSE_DISK_GB") or (10 if platform.system() == "Linux" else 3))
+    value = os.environ.get("COURSE_DISK_GB") or (10 if platform.system() == "Linux" else 3)
+    try:
+        return float(value)
+    except ValueError:
+        raise SetupError(f"COURSE_DISK_GB is {value!r}; expected a number of GB, such as 8") from None
 
 
 # --- Making it ----------------------------------------------------------------------------------------------
@@ -201,8 +218,9 @@ def check_disk(folder):
     free, needed = shutil.disk_usage(str(folder)).free / 1e9, gigabytes_needed()
     if free < needed:
         raise SetupError(
-            f"the first install takes up to {needed:.0f} GB and the disk has {free:.1f} GB free; "
-            "make room (or set COURSE_DISK_GB to try with less)"
+            f"the first install takes up to {needed:.0f} GB and the disk of {folder} has {free:.1f} GB free; "
+            "make room, or set COURSE_DISK_GB to try with less (part of it goes into pip's cache in the home "
+            "folder, which may lie on another disk)"
         )
 
 
@@ -252,7 +270,7 @@ def explain(output):
     """The cause of a failed command in one phrase, from its output."""
     for pattern, phrase in CAUSES:
         if re.search(pattern, output):
-            return phrase.format(gigabytes=f"{gigabytes_needed():g}")
+            return phrase
     lines = (
         re.findall(r"^\s*ERROR: (?!Exception:)(.*)", output, re.M)
         or output.strip().splitlines()
@@ -294,6 +312,7 @@ def make(extras, root=ROOT):
 
     A first install that fails leaves nothing. One that was to add to a working .venv leaves it as it was.
     """
+    check_extras(extras, root)
     with locked(root) as lock:
         found, wanted = installed(root), digests(["", *extras], root)
         if wanted.items() <= found.items():
@@ -338,7 +357,7 @@ def main(arguments=None):
         status = 1
     else:
         return 0
-    print(f"Set-up stopped: {reason}. To go on, run the same command again.", file=sys.stderr)
+    print(f"Set-up stopped: {reason}. To go on, run the command again.", file=sys.stderr)
     return status
 
 

@@ -18,9 +18,6 @@ from course_utils import exercises
 from course_utils.show.tables import Shown
 from course_utils.show.widgets import WithFallback
 
-FILE = ".predictions.json"
-
-
 # Predictions
 
 
@@ -31,8 +28,8 @@ def predict(
 
     key: names the prediction for `reveal`, e.g. "02/low-temperature". Give either `choices`, two or more
     texts, or `number`, the (lowest, highest) answer. The first answer that is committed stays. Answers go to
-    `.predictions.json` in the working folder, or in COURSE_PREDICTIONS_DIR. Nobody is blocked: the notebook
-    goes on without an answer.
+    `predictions_file()`. Nobody is blocked: the notebook goes on without an answer.
+    Raises TypeError for a key that is no text, ValueError for a question that cannot be answered.
     """
     return Prediction(key, question, choices, number)
 
@@ -78,26 +75,16 @@ class Prediction(WithFallback):
     """The question of `predict`: `.control`, a commit button (from code: `.commit()`) and a message."""
 
     def __init__(self, key, question, choices=None, number=None):
-        if (choices is None) == (number is None):
-            raise ValueError(
-                f"predict({key!r}) got choices={choices!r} and number={number!r}; expected one of the two."
-            )
+        _require_question(key, choices, number)
         self.key, self.question, self.choices, self.number = key, question, choices, number
         if choices is not None:
-            if len(choices) < 2 or len(set(choices)) < len(choices):
-                raise ValueError(
-                    f"predict({key!r}) got the choices {list(choices)}; expected two or more, all different."
-                )
             # Without a description of its own a screen reader would read the choices without the question.
             self.control = RadioButtons(
                 options=list(choices), value=None, description="Your prediction:", layout=Layout(width="auto")
             )
         else:
-            low, high = number
-            if not low < high:
-                raise ValueError(f"predict({key!r}) got number={number}; expected (lowest, highest).")
-            # A number field would start with an answer. The text is sent when the reader leaves the field: sent
-            # key by key, the last digits may reach the kernel after the click on Commit.
+            # A number field would start with an answer. The text is sent when the reader leaves the field:
+            # sent key by key, the last digits may reach the kernel after the click on Commit.
             self.control = Text(description="Your prediction:", continuous_update=False)
         self.control.style.description_width = "8em"
         self.button = Button(description="Commit", tooltip="Keep this prediction; the first one stays")
@@ -130,7 +117,7 @@ class Prediction(WithFallback):
         try:
             _write(kept)
         except OSError as error:
-            self.message.value = f"Not kept, {_path()} cannot be written: {error}"
+            self.message.value = f"Not kept, {predictions_file()} cannot be written: {error}"
             return
         self.message.value = _committed(kept[self.key])
 
@@ -172,17 +159,50 @@ class Prediction(WithFallback):
         return f"Prediction({self.key!r})"
 
 
+def _require_question(key, choices, number):
+    """Refuse a key that the file cannot keep, and a question without an answer."""
+    if not isinstance(key, str):
+        raise TypeError(f'predict got the key {key!r}; expected a text such as "02/low-temperature".')
+    if (choices is None) == (number is None):
+        raise ValueError(
+            f"predict({key!r}) got choices={choices!r} and number={number!r}; expected one of the two."
+        )
+    if number is not None and not _is_range(number):
+        raise ValueError(f"predict({key!r}) got number={number!r}; expected (lowest, highest).")
+    if choices is not None and (
+        isinstance(choices, str) or len(choices) < 2 or len(set(choices)) < len(choices)
+    ):
+        raise ValueError(
+            f"predict({key!r}) got choices={choices!r}; expected a list of two or more texts, all different."
+        )
+
+
+def _is_range(number):
+    return (
+        isinstance(number, (tuple, list))
+        and len(number) == 2
+        and all(isinstance(bound, numbers.Real) for bound in number)
+        and number[0] < number[1]
+    )
+
+
 def _committed(kept):
     return f"Committed: {_said(kept['answer'])} ({kept['time'].replace('T', ' ').removesuffix('Z')} UTC)"
 
 
-def _path():
-    return pathlib.Path(os.environ.get("COURSE_PREDICTIONS_DIR") or ".") / FILE
+def predictions_file() -> pathlib.Path:
+    """Where the predictions are kept: in the working folder, or in COURSE_PREDICTIONS_DIR (~ is your home).
+
+    >>> predictions_file().name
+    '.predictions.json'
+    """
+    folder = pathlib.Path(os.environ.get("COURSE_PREDICTIONS_DIR") or ".").expanduser()
+    return folder / ".predictions.json"
 
 
 def _kept():
     """The answers kept so far; a file that cannot be read is set aside, which one line says."""
-    path = _path()
+    path = predictions_file()
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(kept, dict) or not all(_is_answer(entry) for entry in kept.values()):
@@ -191,7 +211,7 @@ def _kept():
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        aside = path.with_name(f"{FILE}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}")
+        aside = path.with_name(f"{path.name}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}")
         try:
             os.replace(path, aside)
         except OSError:
@@ -212,9 +232,9 @@ def _is_answer(entry):
 
 
 def _write(kept):
-    path = _path()
+    path = predictions_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{FILE}.{os.getpid()}")
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
         os.replace(beside, path)
@@ -275,6 +295,9 @@ class _Fault(Exception):
 
 
 def _judge(exercise, function):
+    if not callable(function):
+        headline = f"check got {_kind(function)}; give the function itself, without ()."
+        return Verdict(exercise.name, WRONG, headline)
     right = [_outputs(exercise.reference(*case.fresh(torch.float64))) for case in exercise.cases]
     answers = []
     for case, expected in zip(exercise.cases, right, strict=True):

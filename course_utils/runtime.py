@@ -3,6 +3,7 @@
 Importing this module costs nothing, and it works before torch is there: `ready` may have to fetch it.
 """
 
+import contextlib
 import importlib
 import os
 import platform
@@ -11,11 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.environment import PYTHONS, ROOT, distribution, explain, requirements, setting
+from course_utils.environment import PYTHONS, ROOT, distribution, explain, module, requirements, setting
 
 if TYPE_CHECKING:
     import pandas
@@ -24,28 +26,38 @@ if TYPE_CHECKING:
 BUDGETS = ("quick", "full")
 TESTED = ("torch", "torchvision", "jupyterlab", "ipywidgets")
 PHOTOGRAPHS = ("coffee.png", "chelsea.png", "astronaut.png")
+CIFAR_FILE = "cifar10.npz"
+CIFAR_MEMBERS = {f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test", "names", "source")}
 
 
 def device() -> "torch.device":
     """The torch.device to compute on: COURSE_DEVICE if it is set, else cuda, else mps, else cpu.
 
-    A GPU that fails a small sum (too old for this torch, say) is passed over.
+    A GPU that fails a small sum (too old for this torch, say) is passed over. Raises ValueError where
+    COURSE_DEVICE names no device that can compute here.
     """
     import torch
 
-    if wanted := os.environ.get("COURSE_DEVICE"):
+    wanted = os.environ.get("COURSE_DEVICE")
+    if wanted and computes(wanted):
         return torch.device(wanted)
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return torch.device(next((kind for kind, there in available.items() if there and computes(kind)), "cpu"))
+    here = [kind for kind, there in available.items() if there and computes(kind)] + ["cpu"]
+    if wanted:
+        raise ValueError(
+            f'COURSE_DEVICE is "{wanted}", and torch cannot compute there; '
+            f"expected one of {', '.join(here)}: set it to that, or leave it unset"
+        )
+    return torch.device(here[0])
 
 
 def computes(kind):
-    """Whether torch can add numbers on this kind of device."""
+    """Whether torch can add numbers on this kind of device; False too where there is no such kind."""
     import torch
 
     try:
         return torch.ones(2, device=kind).sum().item() == 2
-    except RuntimeError:
+    except Exception:  # torch has an error of its own for each way in which a device can be missing
         return False
 
 
@@ -58,7 +70,7 @@ def generator(seed: int) -> "torch.Generator":
 
 def budget() -> str:
     """The size of the experiments: "quick" (about a minute on two cores) or "full", from COURSE_BUDGET."""
-    value = os.environ.get("COURSE_BUDGET", "quick")
+    value = os.environ.get("COURSE_BUDGET") or "quick"
     if value not in BUDGETS:
         raise ValueError(f'COURSE_BUDGET is "{value}"; set it to "quick" or "full", or leave it unset')
     return value
@@ -75,7 +87,7 @@ def where() -> str:
 
 def data_dir() -> Path:
     """The folder of cached data sets: COURSE_DATA_DIR if it is set, else data/cache beside course_utils."""
-    return Path(os.environ.get("COURSE_DATA_DIR") or ROOT / "data" / "cache")
+    return Path(os.environ.get("COURSE_DATA_DIR") or ROOT / "data" / "cache").expanduser()
 
 
 def version(name: str) -> str | None:
@@ -121,16 +133,41 @@ def host_versions():
     return [f"{name}=={found}" for name, found in versions.items() if readable.fullmatch(str(found))]
 
 
-def doctor() -> "pandas.DataFrame":
+def doctor() -> "pandas.DataFrame | None":
     """What this notebook runs on, as a DataFrame with a row for each check: check, found, ok, fix.
 
-    `fix` says in one line what to do where `ok` is False, and is empty elsewhere.
+    `fix` says in one line what to do where `ok` is False, and is empty elsewhere. Whatever is broken becomes
+    a row. Only without pandas there is no table: then one line is printed, and None returned.
     """
-    import pandas as pd
-
-    rows = [python(), *packages(), tested_set(), compute(), widgets(), cifar(), photographs(), disk()]
+    try:
+        import pandas as pd
+    except Exception as error:
+        print(f"The doctor needs pandas ({one_line(error)}): pip install pandas, then restart the kernel.")
+        return None
+    checks = {
+        "tested set": tested_set,
+        "device": compute,
+        "widgets": widgets,
+        "CIFAR-10": cifar,
+        "photographs": photographs,
+        "free disk": disk,
+    }
+    rows = [python(), *packages(), *(examined(check, look) for check, look in checks.items())]
     frame = pd.DataFrame(rows, columns=["check", "found", "ok", "fix"])
     return frame.assign(fix=frame["fix"].where(~frame["ok"], ""))
+
+
+def one_line(error):
+    """An exception as one line of text."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def examined(check, look):
+    """The row of a check; a red one if the check itself breaks, as it does on a package that is broken."""
+    try:
+        return look()
+    except Exception as error:
+        return check, one_line(error), False, "mend the red rows above, then restart the kernel"
 
 
 def python():
@@ -139,13 +176,33 @@ def python():
 
 
 def packages():
-    """A row for each package: is it there, in a version of the range in pyproject.toml?"""
-    from packaging.requirements import Requirement
-
+    """A row for each package: is it there, in a version of pyproject.toml's range, and does it import?"""
     for text in requirements():
-        found = version(distribution(text))
-        ok = found is not None and Requirement(text).specifier.contains(found, prereleases=True)
-        yield distribution(text), found or "missing", ok, f'pip install "{text}", then restart the kernel'
+        name, found = distribution(text), version(distribution(text))
+        if found is None:
+            yield name, "missing", False, f'pip install "{text}", then restart the kernel'
+        elif error := import_error(module(text)):
+            fix = f'pip install --force-reinstall --no-deps "{text}", then restart the kernel'
+            yield name, f"{found}, but it does not import ({error})", False, fix
+        else:
+            yield name, found, in_range(text, found), f'pip install "{text}", then restart the kernel'
+
+
+def import_error(name):
+    """Why a module does not import, in one line; None if it does."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a missing library of the system is an OSError, the wrong numpy a ValueError
+        return one_line(error)
+
+
+def in_range(text, found):
+    """Whether a version satisfies a requirement; True where packaging (a row of its own) is broken."""
+    try:
+        from packaging.requirements import Requirement
+    except Exception:
+        return True
+    return Requirement(text).specifier.contains(found, prereleases=True)
 
 
 def tested_set():
@@ -162,10 +219,14 @@ def tested_set():
 def compute():
     import torch
 
-    chosen = device()
+    fix = "unset COURSE_DEVICE, or set it to cpu"
+    try:
+        chosen = device()
+    except ValueError as error:
+        return "device", str(error), False, fix
     name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else platform.machine()
     found = f"{chosen} ({name}), {torch.get_num_threads()} CPU threads"
-    return "device", found, computes(chosen), "unset COURSE_DEVICE, or set it to cpu"
+    return "device", found, computes(chosen), fix
 
 
 def widgets():
@@ -180,11 +241,15 @@ def widgets():
 
 
 def cifar():
-    cache = data_dir() / "cifar10.npz"
+    """Is the cache file a zip archive with all members? Its index comes last, so a file cut short is none."""
+    path, ok = data_dir() / CIFAR_FILE, False
+    with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        ok = set(archive.namelist()) >= CIFAR_MEMBERS
+    found = "here" if ok else "damaged" if path.exists() else "not here"
     fix = (
         "from course_utils.images import cifar; cifar.download()  (till then notebooks use rendered pictures)"
     )
-    return "CIFAR-10", "here" if cache.is_file() else "not here", cache.is_file(), fix
+    return "CIFAR-10", found, ok, fix
 
 
 def photographs():

@@ -10,6 +10,7 @@ fixed: crop and resize, flip, colour jitter, grey, blur. The order of the four c
 each picture."""
 
 import math
+import numbers
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -54,18 +55,18 @@ class Policy:
 
     def __post_init__(self):
         for field in ("crop_scale", "crop_ratio", "blur_sigma"):
-            low, high = getattr(self, field)
-            if not 0 < low <= high < math.inf or (field == "crop_scale" and high > 1):
-                most = " <= 1" if field == "crop_scale" else ""
+            most = 1 if field == "crop_scale" else math.inf
+            if not _is_range(getattr(self, field), most):
                 raise ValueError(
-                    f"policy {self.name!r}: {field} is ({low}, {high}); expected 0 < low <= high{most}."
+                    f"policy {self.name!r}: {field} is {getattr(self, field)!r}; expected a pair (low, high) "
+                    f"with 0 < low <= high{' <= 1' if most == 1 else ''}."
                 )
         limits = {"flip": 1, "jitter": 1, "grey": 1, "blur": 1, "hue": 0.5}
         for field in ("flip", "jitter", "grey", "blur", *COLOUR_CHANGES):
             value, limit = getattr(self, field), limits.get(field, math.inf)
-            if not 0 <= value <= limit or value == math.inf:
+            if not isinstance(value, numbers.Real) or not 0 <= value <= limit or value == math.inf:
                 raise ValueError(
-                    f"policy {self.name!r}: {field} is {value}; expected a number in [0, {limit}]."
+                    f"policy {self.name!r}: {field} is {value!r}; expected a number in [0, {limit}]."
                 )
 
     @property
@@ -102,6 +103,17 @@ class Policy:
             "blur": {"blur": 0.0},
         }
         return replace(self, name=f"{self.name} without {operation}", **switched_off[operation])
+
+
+def _is_range(pair, most) -> bool:
+    """Whether this is (low, high) with 0 < low <= high <= most, both finite."""
+    return (
+        isinstance(pair, tuple)
+        and len(pair) == 2
+        and all(isinstance(bound, numbers.Real) for bound in pair)
+        and 0 < pair[0] <= pair[1] <= most
+        and pair[1] < math.inf
+    )
 
 
 POLICIES = {
@@ -320,7 +332,7 @@ def _between(low, high, uniform):
 def _policy(policy) -> Policy:
     if isinstance(policy, Policy):
         return policy
-    if policy not in POLICIES:
+    if not isinstance(policy, str) or policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}; choose one of {', '.join(POLICIES)}, or give a Policy.")
     return POLICIES[policy]
 
@@ -348,8 +360,13 @@ def two_views(images, policy, generator, size=None) -> TwoViews:
     >>> views.view_a.shape, views.parameters_a.grey.shape
     (torch.Size([4, 3, 32, 32]), torch.Size([4]))
     """
-    images = _as_float(images)
+    images, policy = _as_float(images), _policy(policy)
     count, _, height, width = images.shape
+    if policy.blur > 0 and (height if size is None else size) == 1:
+        raise ValueError(
+            f"pictures of {height} x {width} pixels with size={size} give views of one pixel, too small for "
+            f"the blur of policy {policy.name!r}; make them larger with size=, or leave the blur out."
+        )
     parameters_a = draw_parameters(count, height, width, policy, generator)
     parameters_b = draw_parameters(count, height, width, policy, generator)
     return TwoViews(
@@ -423,8 +440,8 @@ def crop_and_resize(images, top, left, height, width, size):
 
     top, left, height, width: int64 [B], in pixels, inside the picture. Returns [B, 3, size, size]. A resize
     is linear in the rows and in the columns, so a box is two small matrices: rows @ picture @ columns.T"""
-    if size < 1:
-        raise ValueError(f"size is {size}; expected the views' edge in pixels, at least 1.")
+    if not isinstance(size, numbers.Integral) or size < 1:
+        raise ValueError(f"size is {size!r}; expected the views' edge in whole pixels, at least 1.")
     picture_height, picture_width = images.shape[-2:]
     for start, length, edge in ((top, height, picture_height), (left, width, picture_width)):
         _check_count(start, images, "a crop box")

@@ -23,7 +23,7 @@ import torch
 
 from course_utils.images import shapes
 from course_utils.images.pictures import Pictures
-from course_utils.runtime import data_dir
+from course_utils.runtime import CIFAR_FILE, data_dir
 
 ROWS = {"train": 50_000, "test": 10_000}
 SOURCE = "CIFAR-10, original pixels (Krizhevsky 2009)"
@@ -41,7 +41,7 @@ class CifarDamaged(CifarMissing):
 
 def cache_file() -> Path:
     """Where the cache file is or will be; COURSE_DATA_DIR moves it."""
-    return data_dir() / "cifar10.npz"
+    return data_dir() / CIFAR_FILE
 
 
 def load(split: str = "train", count: int | None = None, *, rows: dict[str, int] = ROWS) -> Pictures:

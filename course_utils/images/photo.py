@@ -6,6 +6,8 @@ torch.Size([1, 3, 64, 64])
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 from skimage import data
 from torchvision.transforms.v2 import functional
@@ -33,7 +35,7 @@ def astronaut(size: int = 224) -> Pictures:
 
 def _photograph(pixels, left: int, top: int, edge: int, size: int, source: str) -> Pictures:
     """Cut the square that starts at (left, top), and resize it with antialiasing."""
-    if size < 8:
-        raise ValueError(f"size must be 8 pixels or more, got {size}")
+    if not isinstance(size, Integral) or size < 8:
+        raise ValueError(f"size must be a whole number of pixels, 8 or more, got {size!r}")
     square = torch.from_numpy(pixels[top : top + edge, left : left + edge].copy()).permute(2, 0, 1)
     return Pictures(functional.resize(square, [size, size], antialias=True)[None].contiguous(), source=source)

@@ -18,7 +18,8 @@ class Pictures:
     source: where the pixels come from; shown beside every result that is computed from them.
 
     `pictures[index]` selects along B with a slice, an int64 tensor or a bool mask; names and source stay.
-    Raises ValueError when shapes, dtypes, label kinds or label values do not fit together.
+    Raises TypeError for images that are no tensor, ValueError when shapes, dtypes, label kinds or label
+    values do not fit together.
 
     >>> pair = Pictures(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), {"class": torch.tensor([1, 0])},
     ...                 {"class": ("cat", "cup")}, source="two black pictures")
@@ -32,6 +33,9 @@ class Pictures:
     source: str = ""
 
     def __post_init__(self):
+        if not isinstance(self.images, Tensor):
+            kind = f"{type(self.images).__module__}.{type(self.images).__qualname__}"
+            raise TypeError(f"images must be a torch.Tensor, got a {kind}")
         shape, dtype = tuple(self.images.shape), self.images.dtype
         if dtype != torch.uint8 or len(shape) != 4 or shape[1] != 3:
             raise ValueError(f"images must be uint8 [B, 3, H, W], got {dtype} {list(shape)}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
 from math import cos, pi, sin, sqrt
+from numbers import Integral
 
 import pandas as pd
 import torch
@@ -204,10 +205,10 @@ def draw_factors(count: int, seed: int) -> Factors:
     """Draw the factors of `count` pictures; the first n are the same for every count.
 
     All factors are independent but one: the disc of the shape's area stays inside the picture, so small
-    shapes wander further than large ones.
+    shapes wander further than large ones. Raises ValueError for a count that is no whole number or below 0.
     """
-    if count < 0:
-        raise ValueError(f"count must be 0 or more, got {count}")
+    if not isinstance(count, Integral) or count < 0:
+        raise ValueError(f"count must be a whole number, 0 or more, got {count!r}")
     random = generator(seed)
     # One row a picture: a longer draw starts with the shorter one. In float64 u * n never rounds up to n.
     draws = iter(torch.rand(count, 14, dtype=torch.float64, generator=random).unbind(1))
@@ -253,10 +254,10 @@ def render(factors: Factors, size: int = 32, device: torch.device | str = "cpu")
 
     Returns Pictures of uint8 [B, 3, size, size] on `device`; labels "shape", "hue", "size", "background".
     Shapes are signed distance functions, so their edges are smooth at every size. Raises ValueError for a
-    size below 8.
+    size that is no whole number or below 8.
     """
-    if size < 8:
-        raise ValueError(f"size must be 8 pixels or more, got {size}")
+    if not isinstance(size, Integral) or size < 8:
+        raise ValueError(f"size must be a whole number of pixels, 8 or more, got {size!r}")
     images = torch.empty(len(factors), 3, size, size, dtype=torch.uint8, device=device)
     # A chunk's pixels stay in the processor's cache; a GPU wants more of them at a time.
     chunk = max(1, (2**17 if images.device.type == "cpu" else 2**22) // size**2)

@@ -9,6 +9,7 @@ import html
 import io
 import sys
 from itertools import pairwise
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -21,8 +22,7 @@ from course_utils.show.tables import Shown, cell_text
 
 # Okabe & Ito 2008, distinguishable with any colour vision.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-OKABE_ITO = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, BLACK)
+BLUE, VERMILION = "#0072B2", "#D55E00"
 GREY = "#6E6E6E"
 
 STYLE = {
@@ -57,8 +57,13 @@ def picture(figure: Figure | str, alt: str, width: int | None = None) -> Shown:
 
     figure: a matplotlib figure, or an SVG as a string (`<svg ...>`). alt: what a reader who cannot see it
     needs to know, a sentence. width: in pixels on the page; default the figure's own. White ground, so it
-    reads on a dark page too.
+    reads on a dark page too. Raises TypeError for anything else than a figure, ValueError without alt.
     """
+    if not isinstance(figure, (Figure, str)):
+        raise TypeError(
+            f"figure is a {type(figure).__name__}; expected a matplotlib Figure (the first of the two that "
+            "new_figure returns) or an SVG as a string."
+        )
     if not alt or not alt.strip():
         raise ValueError(f"alt is {alt!r}; a picture needs a sentence for those who cannot see it.")
     if isinstance(figure, str):
@@ -169,11 +174,14 @@ def similarity_matrix(
     """A matrix of similarities (or probabilities, or gradients) with what each cell is for.
 
     matrix: [R, C]. positives, excluded: bool [R, C]; a positive is framed, an excluded cell (a view with
-    itself) is greyed and crossed out. labels: (row names, column names), or one list for both. pictures:
-    [R, 3, H, W] in [0, 1], shown beside the rows and above the columns of a square matrix. Values are written
-    in up to 144 cells.
+    itself) is greyed and crossed out. labels: (row names, column names), or one list for both. title: stands
+    above the legend. cell_label: what a cell holds, beside the colour bar. pictures: [R, 3, H, W] in [0, 1],
+    shown beside the rows and above the columns of a square matrix. Values are written in up to 144 cells.
+    Raises ValueError that repeats the shapes or counts that do not fit.
     """
     matrix = torch.as_tensor(matrix).detach().cpu().double().numpy()
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise ValueError(f"matrix has shape {list(matrix.shape)}; expected [R, C], at least one cell.")
     rows, columns = matrix.shape
     nothing = np.zeros((rows, columns), dtype=bool)
     positives, excluded = (
@@ -221,7 +229,7 @@ def similarity_matrix(
             )
     _name_axes(axes, rows, columns, labels)
     if pictures is not None:
-        _heads(axes, pictures)
+        _heads(axes, pictures, rows, columns)
     legend = [
         words
         for words, mask in (("framed: positive", positives), ("crossed out: no candidate", excluded))
@@ -232,9 +240,15 @@ def similarity_matrix(
     return figure
 
 
-def _heads(axes, pictures):
+def _heads(axes, pictures, rows, columns):
     """Each picture beside its row and above its column, in the matrix's own coordinates."""
-    pixels = torch.as_tensor(pictures).detach().cpu().float().clamp(0, 1).permute(0, 2, 3, 1).numpy()
+    pictures = torch.as_tensor(pictures).detach().cpu()
+    if pictures.ndim != 4 or pictures.shape[1] != 3 or not len(pictures) == rows == columns:
+        raise ValueError(
+            f"pictures has shape {list(pictures.shape)}, matrix [{rows}, {columns}]; expected [R, 3, H, W] "
+            "and [R, R], a picture a row."
+        )
+    pixels = pictures.float().clamp(0, 1).permute(0, 2, 3, 1).numpy()
     for place, pixel in enumerate(pixels):
         axes.imshow(pixel, extent=(-1.5, -0.6, place + 0.45, place - 0.45))
         axes.imshow(pixel, extent=(place - 0.45, place + 0.45, -0.6, -1.5))
@@ -247,6 +261,11 @@ def _name_axes(axes, rows, columns, labels):
     if labels is None:
         return
     names = labels if isinstance(labels, tuple) else (labels, labels)
+    if [len(those) for those in names] != [rows, columns]:
+        raise ValueError(
+            f"labels is {labels!r} for a matrix [{rows}, {columns}]; expected a list with a name for each "
+            "row and column, or a tuple (row names, column names)."
+        )
     axes.set_yticks(range(rows), names[0])
     axes.set_xticks(range(columns), names[1], rotation=45 if columns > 6 else 0)
 
@@ -254,14 +273,16 @@ def _name_axes(axes, rows, columns, labels):
 def image_grid(images, titles=None, columns=8, edge: float | None = None) -> Figure:
     """A batch of pictures in rows of `columns`, each with its title; pixels of small pictures stay square.
 
-    images: uint8 or float in [0, 1], [B, 3, H, W] or [B, 1, H, W]. titles: B strings. edge: inches a picture
-    (default 0.9, or 1.8 for pictures above 64 pixels).
+    images: uint8 or float in [0, 1], [B, 3, H, W] or [B, 1, H, W]. titles: B strings. columns: pictures a
+    row, at least 1. edge: inches a picture (default 0.9, or 1.8 for pictures above 64 pixels).
     """
     images = torch.as_tensor(images).detach().cpu()
     if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
         raise ValueError(
             f"images has shape {list(images.shape)}; expected [B, 3, H, W] or [B, 1, H, W] with B >= 1."
         )
+    if not isinstance(columns, Integral) or columns < 1:
+        raise ValueError(f"columns is {columns!r}; expected how many pictures stand in a row, at least 1.")
     if titles is not None and len(titles) != len(images):
         raise ValueError(f"{len(images)} images, but {len(titles)} titles: {list(titles)}.")
     pixels = images.float() / 255 if images.dtype == torch.uint8 else images.float().clamp(0, 1)

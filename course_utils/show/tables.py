@@ -57,7 +57,7 @@ def show_table(
 
     Numbers stand to the right, words to the left; an index that only counts 0, 1, 2 ... is left out.
     `mark={0: "positive"}` sets row 0 in bold and writes the word beside it, so that colour never speaks
-    alone.
+    alone. Raises TypeError for anything else than a DataFrame, ValueError for a mark beyond the table.
 
     >>> show_table(pd.DataFrame({"candidate": ["a", "b"], "probability": [2 / 3, 1 / 3]}), "Two candidates")
     Two candidates
@@ -65,6 +65,10 @@ def show_table(
             a      0.6667
             b      0.3333
     """
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(
+            f"frame is a {type(frame).__name__}; expected a DataFrame: wrap it in pd.DataFrame(...)."
+        )
     mark = mark or {}
     beyond = [row for row in mark if not 0 <= row < len(frame)]
     if beyond:

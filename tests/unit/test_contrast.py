@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 
 from course_utils import contrast
 from course_utils.contrast import candidate_table, clip_loss, info_nce, nt_xent
@@ -166,6 +167,31 @@ def test_n1_ratio_order_and_limit():
         assert candidate_table(similarities, 0, 1e6).attrs["effective_candidates"] == pytest.approx(3)
 
 
+@pytest.mark.parametrize(
+    "candidate, temperature, force, tolerance",
+    [(0, 0.324476, 0.954779, 5e-7), (1, 0.2784, 0.6308, 5e-5), (2, 0.4174, 0.3510, 5e-5)],
+)
+def test_n1_each_force_is_largest_at_a_temperature_of_its_own(candidate, temperature, force, tolerance):
+    def minus_force(tau):
+        return -abs(candidate_table(LEADING, 0, tau)["gradient"][candidate])
+
+    peak = minimize_scalar(minus_force, bounds=(0.1, 1), method="bounded", options={"xatol": 1e-9})
+    assert peak.x == pytest.approx(temperature, abs=tolerance)
+    assert -peak.fun == pytest.approx(force, abs=tolerance)
+    if candidate == 0:
+        p = candidate_table(LEADING, 0, peak.x)["probability"]
+        assert p[0] == pytest.approx(0.690197, abs=tolerance)
+
+
+def test_n1_behind_the_pull_grows_about_as_one_over_the_temperature():
+    temperatures = [1, 0.5, 0.2, 0.1, 0.07, 0.05, 0.02, 0.01]
+    pull = np.array([-candidate_table(BEHIND, 0, tau)["gradient"][0] for tau in temperatures])
+    assert (np.diff(pull) > 0).all()
+    share = pull * temperatures  # 1 - p+, which tends to 1: the leader is 0.1 ahead
+    assert (np.diff(share) > 0).all() and share[0] > 0.6
+    assert share[-1] == pytest.approx(1, abs=math.exp(-0.1 / 0.01))
+
+
 def test_self_left_in_the_list_keeps_the_loss_above_log_2():
     for temperature, loss in [(1, 1.2356), (0.5, 1.1763), (0.1, 2.1294)]:
         assert candidate_table([*LEADING, 1.0], 0, temperature).attrs["loss"] == pytest.approx(loss, abs=5e-5)
@@ -221,6 +247,20 @@ def test_n2_gradients_of_one_query():
     assert (u.detach() * u.grad).sum().abs() < 1e-12
 
 
+def test_n2_in_moco_only_the_query_gets_a_gradient():
+    temperature, queries = 0.07, 3
+    u, w = (features(queries, 6, seed=seed).requires_grad_() for seed in (1, 2))
+    queue = features(9, 6, seed=3).requires_grad_()
+    info_nce(u, w.detach(), queue.detach(), temperature).backward()
+    assert w.grad is None and queue.grad is None
+    q, positive, negatives = (F.normalize(x.detach(), dim=1) for x in (u, w, queue))
+    logits = torch.cat([(q * positive).sum(1, keepdim=True), q @ negatives.T], dim=1) / temperature
+    p = logits.softmax(1)
+    grad_q = (p[:, :1] * positive + p[:, 1:] @ negatives - positive) / temperature
+    expected = tangent(q, grad_q) / u.detach().norm(dim=1, keepdim=True) / queries
+    torch.testing.assert_close(u.grad, expected)
+
+
 def test_n2_nt_xent_gradient_in_closed_form():
     n, temperature = 5, 0.4
     z = F.normalize(features(2 * n, 7, seed=4), dim=1)
@@ -267,10 +307,49 @@ def pictures_and_captions():
     return image, text
 
 
-@pytest.mark.parametrize("scale, loss", [(10.0, 0.030078), (2.0, 0.565670)])
-def test_n3_clip_fixture(scale, loss):
+def one_direction(query, key, temperature):
+    """The mean InfoNCE loss in which the other rows' keys are the negatives."""
+    others = [torch.arange(len(query)) != i for i in range(len(query))]
+    rows = [
+        info_nce(query[i : i + 1], key[i : i + 1], key[mask], temperature) for i, mask in enumerate(others)
+    ]
+    return torch.stack(rows).mean()
+
+
+@pytest.mark.parametrize(
+    "scale, image_to_text, text_to_image, both",
+    [(10.0, 0.020581, 0.039575, 0.030078), (2.0, 0.559915, 0.571426, 0.565670)],
+)
+def test_n3_clip_fixture(scale, image_to_text, text_to_image, both):
     image, text = pictures_and_captions()
-    assert clip_loss(image, text, scale).item() == pytest.approx(loss, abs=5e-7)
+    assert one_direction(image, text, 1 / scale).item() == pytest.approx(image_to_text, abs=5e-7)
+    assert one_direction(text, image, 1 / scale).item() == pytest.approx(text_to_image, abs=5e-7)
+    assert clip_loss(image, text, scale).item() == pytest.approx(
+        both, abs=1e-6
+    )  # the mean of two rounded ones
+
+
+def test_n3_each_direction_moves_the_scale_on_its_own():
+    image, text = pictures_and_captions()
+    for query, key, expected in [(image, text, -0.086340), (text, image, -0.125947)]:
+        t = torch.tensor(math.log(10), dtype=torch.float64, requires_grad=True)
+        one_direction(query, key, (-t).exp()).backward()
+        assert t.grad.item() == pytest.approx(expected, abs=5e-7)
+
+
+def test_n3_first_row_of_the_gradient_by_similarity():
+    table = candidate_table(S[0], 0, 1 / 10)
+    np.testing.assert_allclose(table["gradient"] / len(S), [-0.0679, 0.0598, 0.0081], atol=5e-5)
+
+
+@pytest.mark.parametrize("t, scale", [(2.65926, 14.2857), (4.60517, 100)])  # where CLIP starts, and its cap
+def test_n3_the_learned_scale_is_one_over_the_temperature(t, scale):
+    assert math.log(scale) == pytest.approx(t, abs=5e-6) and math.exp(t) == pytest.approx(scale, rel=5e-6)
+    image, text = pictures_and_captions()
+    expected = (one_direction(image, text, 1 / scale) + one_direction(text, image, 1 / scale)) / 2
+    found = clip_loss(image, text, torch.tensor(t, dtype=torch.float64).exp())
+    # t carries 5 decimals: the logits move by 100 * 5e-6, and so does log L where L is tiny.
+    torch.testing.assert_close(found, expected, rtol=5e-4, atol=0)
 
 
 def test_n3_gradients_of_the_scale_and_of_the_features():
@@ -388,9 +467,10 @@ def with_row(value):
         (lambda: clip_loss(GOOD, GOOD[:, :2], 10), ValueError, ["[4, 3]", "[4, 2]"]),
         (lambda: info_nce(GOOD, GOOD, GOOD[:, :2], 0.5), ValueError, ["negative_keys", "[4, 2]", "[K, 3]"]),
         (lambda: info_nce(GOOD, GOOD, GOOD[:0], 0.5), ValueError, ["negative_keys", "[0, 3]", "K >= 1"]),
-        (lambda: info_nce(GOOD[:0], GOOD[:0], GOOD, 0.5), ValueError, ["[0, 3]", "N >= 1"]),
+        (lambda: info_nce(GOOD[:0], GOOD[:0], GOOD, 0.5), ValueError, ["[0, 3]", "[B, D]", "B >= 1"]),
         (lambda: nt_xent(GOOD[0], GOOD[0], 0.5), ValueError, ["view_a", "[3]", "[rows, D]"]),
         (lambda: nt_xent(GOOD.long(), GOOD, 0.5), TypeError, ["view_a", "torch.int64", "floating"]),
+        (lambda: nt_xent(GOOD.to(torch.float8_e4m3fn), GOOD, 0.5), TypeError, ["view_a", "float8_e4m3fn"]),
         (lambda: nt_xent(GOOD.numpy(), GOOD, 0.5), TypeError, ["view_a", "ndarray", "tensor"]),
         (lambda: nt_xent(GOOD, with_row(math.nan), 0.5), ValueError, ["view_b", "row 2", "NaN"]),
         (lambda: nt_xent(GOOD, with_row(math.inf), 0.5), ValueError, ["view_b", "row 2", "infinite"]),
@@ -400,6 +480,8 @@ def with_row(value):
         (lambda: nt_xent(GOOD, GOOD, 0), ValueError, ["temperature is 0", "above 0"]),
         (lambda: nt_xent(GOOD, GOOD, -0.5), ValueError, ["temperature is -0.5"]),
         (lambda: nt_xent(GOOD, GOOD, math.nan), ValueError, ["temperature is nan"]),
+        (lambda: nt_xent(GOOD, GOOD, True), ValueError, ["temperature is True"]),
+        (lambda: nt_xent(GOOD, GOOD, torch.tensor(True)), ValueError, ["temperature is tensor(True)"]),
         (lambda: nt_xent(GOOD, GOOD, "0.5"), ValueError, ["temperature is '0.5'"]),
         (
             lambda: info_nce(GOOD, GOOD, GOOD, torch.ones(4)),
@@ -411,6 +493,14 @@ def with_row(value):
         (lambda: contrast.uniformity(GOOD[:1]), ValueError, ["[1, 3]", "at least 2"]),
         (lambda: candidate_table([0.8], 0, 0.5), ValueError, ["[0.8]", "at least 2"]),
         (lambda: candidate_table([0.8, math.nan], 0, 0.5), ValueError, ["nan", "finite"]),
+        (lambda: candidate_table(None, 0, 0.5), ValueError, ["similarities is None", "flat list"]),
+        (lambda: candidate_table(["a", "b"], 0, 0.5), ValueError, ["similarities is ['a', 'b']"]),
+        (lambda: candidate_table([[0.8], [0.4, 0.2]], 0, 0.5), ValueError, ["[[0.8], [0.4, 0.2]]"]),
+        (lambda: candidate_table(LEADING, 0.0, 0.5), ValueError, ["positive is 0.0", "index"]),
+        (lambda: candidate_table(LEADING, True, 0.5), ValueError, ["positive is True"]),
+        (lambda: candidate_table(LEADING, 0, True), ValueError, ["temperature is True"]),
+        (lambda: candidate_table([0.8, 0.4], 0, 1e-320), ValueError, ["temperature is 1e-320", "[0.8, 0.4]"]),
+        (lambda: candidate_table([0.0, 0.0], 0, 1e-320), ValueError, ["temperature is 1e-320", "gradients"]),
         (lambda: candidate_table(LEADING, 3, 0.5), ValueError, ["positive is 3", "0 to 2"]),
         (lambda: candidate_table(LEADING, -1, 0.5), ValueError, ["positive is -1"]),
         (lambda: candidate_table(LEADING, 0, 0), ValueError, ["temperature is 0"]),

@@ -135,10 +135,19 @@ def test_another_python_on_the_path_will_do(pythons):
 
 def test_a_disk_that_is_too_small_is_seen_before(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_DISK_GB", "1000000")
-    with pytest.raises(SetupError, match=r"takes up to 1000000 GB .* has [\d.]+ GB free"):
+    message = (
+        rf"takes up to 1000000 GB .*{re.escape(str(tmp_path))} has [\d.]+ GB free.*pip's cache in the home"
+    )
+    with pytest.raises(SetupError, match=message):
         environment.check_disk(tmp_path)
     monkeypatch.setenv("COURSE_DISK_GB", "0.000001")
     environment.check_disk(tmp_path)
+
+
+def test_a_full_disk_may_be_that_of_the_venv_or_that_of_pips_cache(monkeypatch):
+    monkeypatch.setenv("COURSE_DISK_GB", "foo")  # only a first install looks at it
+    explanation = environment.explain("OSError: [Errno 28] No space left on device")
+    assert ".venv" in explanation and "pip's cache (in the home folder)" in explanation
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -334,6 +343,25 @@ def test_no_network_is_one_line_and_harms_nothing(course):
     assert course.imports("ground") and course.make() == ([], 0)  # what worked still does
 
 
+@pytest.mark.parametrize(
+    ("extras", "settings", "reason"),
+    [
+        ("", {"COURSE_DISK_GB": "foo"}, "COURSE_DISK_GB is 'foo'; expected a number of GB, such as 8"),
+        ("testt", {}, "there is no extra 'testt'; choose from test"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_one_line(course, extras, settings, reason):
+    lines, status = course.make(extras, **settings)
+    assert status == 1 and lines[-1] == f"Set-up stopped: {reason}. To go on, run the command again."
+    assert not any("Traceback" in line for line in lines) and not course.stamp.exists()
+
+
+def test_the_extras_there_are_are_named():
+    with pytest.raises(SetupError, match=r"no extra 'labb'; choose from lab, test, bench$"):
+        environment.check_extras(["lab", "labb"])
+    environment.check_extras(["", "lab", "test", "bench"])
+
+
 def test_what_cannot_be_imported_does_not_count_as_installed(course):
     course.offer("ground", "raise ImportError('a library of the system is missing')")
     lines, status = course.make()
@@ -347,3 +375,27 @@ def test_two_calls_at_once_do_not_meet(course):
     assert [call.returncode for call in calls] == [0, 0]
     assert sorted("Installing" in output for output in outputs) == [False, True]
     assert sorted("waiting for it" in output for output in outputs) == [False, True]
+
+
+# The Makefile
+
+
+def test_an_apt_that_fails_leaves_one_line_about_chromium(tmp_path):
+    script(tmp_path / "id", "echo 0")
+    script(tmp_path / "uname", "echo Linux")
+    script(tmp_path / "apt-get", "exit 100")
+    command = [shutil.which("make"), "chromium"]
+    done = subprocess.run(command, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [
+            "Installing chromium for the browser tests.",
+            "The browser tests will be skipped: chromium is missing and could not be installed.",
+        ],
+    ), done.stderr
+
+
+def test_lint_looks_at_the_notebooks_too():
+    done = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commands = [line.split("/")[-1] for line in done.stdout.splitlines()[-3:]]
+    assert commands == ["ruff check .", "ruff format --check .", "python -m course_utils.notebooks check"]

@@ -160,6 +160,14 @@ def test_a_write_that_breaks_off_leaves_the_old_file(folder, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == [".predictions.json"]
 
 
+def test_the_folder_of_the_predictions_may_start_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COURSE_PREDICTIONS_DIR", "~/kept")
+    commit("02/p", "falls")
+    assert feedback.predictions_file() == tmp_path / "kept" / ".predictions.json"
+    assert feedback.predictions_file().exists()
+
+
 def test_predictions_lie_beside_the_notebook_without_the_variable(tmp_path, monkeypatch):
     monkeypatch.delenv("COURSE_PREDICTIONS_DIR")
     monkeypatch.chdir(tmp_path)
@@ -174,12 +182,25 @@ def test_predictions_lie_beside_the_notebook_without_the_variable(tmp_path, monk
         {"choices": ["a"]},
         {"choices": ["a", "a"]},
         {"choices": ["a", "b"], "number": (0, 1)},
+        {"choices": "abc"},
         {"number": (1, 0)},
+        {"number": (1, 2, 3)},
+        {"number": 5},
+        {"number": ("1", "2")},
     ],
 )
 def test_questions_that_cannot_be_answered_are_refused(question):
-    with pytest.raises(ValueError, match="02/p"):
+    with pytest.raises(ValueError, match=f"02/p.*{re.escape(str(next(iter(question.values()), None)))}"):
         predict("02/p", "What?", **question)
+
+
+@pytest.mark.parametrize("key", [5, None, ("02", "p")])
+def test_a_key_that_is_no_text_is_refused_and_leaves_the_file(folder, key):
+    commit("02/p", "falls")
+    before = feedback.predictions_file().read_bytes()
+    with pytest.raises(TypeError, match=re.escape(f"the key {key!r}; expected a text")):
+        commit(key, "rises")
+    assert feedback.predictions_file().read_bytes() == before
 
 
 def test_the_stored_output_of_a_question_does_not_know_the_answer():
@@ -257,6 +278,15 @@ def test_an_error_at_a_later_input_shows_that_input():
 def test_the_wrong_kind_of_answer_is_named(function, says):
     verdict = check("candidate_probability", function)
     assert verdict.status == "wrong" and says in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"), [(3, "a Python int"), (None, "None"), (torch.zeros(2), "a torch.Tensor")]
+)
+def test_a_function_that_was_called_already_is_asked_for_itself(given, kind):
+    verdict = check("nt_xent_loop", given)
+    assert verdict.status == "wrong" and not verdict.lines
+    assert verdict.headline == f"check got {kind}; give the function itself, without ()."
 
 
 def test_numpy_in_the_middle_stops_with_the_reason_and_without_torchs_advice():

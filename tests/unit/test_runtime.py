@@ -1,23 +1,37 @@
 """Where a notebook runs: device, seeds, budget, folders; the set-up cell's `ready` and the doctor."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny_wheel import wheel
 
 from course_utils import runtime
-from course_utils.environment import ROOT, requirements
+from course_utils.environment import ROOT, distribution, module, requirements
+from course_utils.images import cifar
 
 
 def test_the_device_can_be_chosen(monkeypatch):
-    monkeypatch.setenv("COURSE_DEVICE", "meta")
-    assert runtime.device() == torch.device("meta")
-    monkeypatch.delenv("COURSE_DEVICE")
+    monkeypatch.setenv("COURSE_DEVICE", "cpu:0")
+    assert runtime.device() == torch.device("cpu:0")
+    monkeypatch.setenv("COURSE_DEVICE", "")
     assert runtime.device().type in ("cuda", "mps", "cpu")
+
+
+@pytest.mark.parametrize("wanted", ["foo", "cuda:99", "xpu:99", "meta"])
+def test_a_device_that_is_not_there_is_repeated_and_the_others_are_named(monkeypatch, wanted):
+    monkeypatch.setenv("COURSE_DEVICE", wanted)
+    with pytest.raises(
+        ValueError, match=rf'^COURSE_DEVICE is "{wanted}", .*expected one of .*cpu: set it to'
+    ):
+        runtime.device()
+    assert (row("device")["ok"], row("device")["fix"]) == (False, "unset COURSE_DEVICE, or set it to cpu")
+    assert f'"{wanted}"' in row("device")["found"]
 
 
 def test_a_gpu_that_cannot_add_is_passed_over(monkeypatch):
@@ -37,6 +51,8 @@ def test_a_generator_repeats_its_draws():
 
 def test_the_budget_is_quick_or_full(monkeypatch):
     monkeypatch.delenv("COURSE_BUDGET", raising=False)
+    assert runtime.budget() == "quick"
+    monkeypatch.setenv("COURSE_BUDGET", "")
     assert runtime.budget() == "quick"
     monkeypatch.setenv("COURSE_BUDGET", "full")
     assert runtime.budget() == "full"
@@ -61,6 +77,8 @@ def test_the_data_folder_can_be_moved(monkeypatch, tmp_path):
     assert runtime.data_dir() == ROOT / "data" / "cache"
     monkeypatch.setenv("COURSE_DATA_DIR", str(tmp_path))
     assert runtime.data_dir() == tmp_path
+    monkeypatch.setenv("COURSE_DATA_DIR", "~/pictures")
+    assert runtime.data_dir() == Path.home() / "pictures"
 
 
 def test_its_import_brings_nothing_heavy():
@@ -202,13 +220,66 @@ def test_widgets_need_the_page_part_of_their_own_series(monkeypatch, ipywidgets,
 def test_a_missing_cache_is_red_and_says_how_to_go_on(monkeypatch, tmp_path):
     monkeypatch.setenv("COURSE_DATA_DIR", str(tmp_path))
     assert not row("CIFAR-10")["ok"] and "cifar.download()" in row("CIFAR-10")["fix"]
-    (tmp_path / "cifar10.npz").touch()
-    assert row("CIFAR-10")["ok"]
+
+
+def test_a_cache_that_is_not_whole_is_red(monkeypatch, tmp_path):
+    monkeypatch.setenv("COURSE_DATA_DIR", str(tmp_path))
+    cache = cifar.cache_file()
+    arrays = {name: np.zeros(3) for name in ("x_train", "y_train", "x_test", "y_test", "names", "source")}
+    np.savez(cache, **arrays)
+    assert (row("CIFAR-10")["found"], row("CIFAR-10")["ok"]) == ("here", True)
+    whole = cache.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole[:-30]):
+        cache.write_bytes(damaged)
+        assert (row("CIFAR-10")["found"], row("CIFAR-10")["ok"]) == ("damaged", False)
+    del arrays["y_test"]
+    np.savez(cache, **arrays)
+    assert (row("CIFAR-10")["found"], row("CIFAR-10")["ok"]) == ("damaged", False)
+
+
+BROKEN = ("torch", "skimage", "packaging")
+
+
+def test_the_doctor_survives_packages_that_do_not_import(tmp_path):
+    for name in BROKEN:
+        (tmp_path / f"{name}.py").write_text('raise OSError("libgone.so:\\n cannot open")')
+    code = "from course_utils import runtime; print(runtime.doctor().to_json(orient='records'))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    rows = {found["check"]: found for found in json.loads(done.stdout)}
+    for text in requirements():
+        if module(text) in BROKEN:
+            red = rows[distribution(text)]
+            assert not red["ok"] and "does not import (OSError: libgone.so: cannot open)" in red["found"]
+            assert red["fix"] == f'pip install --force-reinstall --no-deps "{text}", then restart the kernel'
+    for check in ("device", "photographs"):
+        assert not rows[check]["ok"] and rows[check]["found"] == "OSError: libgone.so: cannot open"
+        assert rows[check]["fix"] == "mend the red rows above, then restart the kernel"
+    assert rows["numpy"]["ok"] and rows["free disk"]["ok"]
+
+
+@pytest.mark.parametrize("text", [text for text in requirements() if not text.startswith("pandas")])
+def test_a_package_that_is_not_there_is_red(monkeypatch, text):
+    real = runtime.version
+    monkeypatch.setattr(runtime, "version", lambda name: None if name == distribution(text) else real(name))
+    monkeypatch.setitem(sys.modules, module(text), None)
+    red = row(distribution(text))
+    assert (red["found"], red["ok"]) == ("missing", False)
+    assert red["fix"] == f'pip install "{text}", then restart the kernel'
 
 
 def test_missing_photographs_are_named(monkeypatch):
     monkeypatch.setattr(runtime, "PHOTOGRAPHS", ("coffee.png", "unknown.png"))
     assert (row("photographs")["found"], row("photographs")["ok"]) == ("unknown.png missing", False)
+
+
+def test_without_pandas_the_doctor_prints_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert runtime.doctor() is None
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1 and "pip install pandas, then restart the kernel" in printed
 
 
 # The set-up cell
@@ -218,13 +289,14 @@ CELL = (ROOT / "notebooks" / "source" / "setup_cell.py").read_text(encoding="utf
 REPORT = "\nimport course_utils; print(course_utils.__file__)"
 
 
-def run_cell(folder, repository=""):
+def run_cell(folder, repository="", **settings):
     """Run the set-up cell as a notebook in this folder would, in a Python without the course."""
     cell = CELL.replace('REPOSITORY = ""', f'REPOSITORY = "{repository}"') + REPORT
     # -I: neither the working folder nor PYTHONPATH is on the path; a .venv may hold the course, so forget it.
     forget = "import sys; sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
     command = [sys.executable, "-I", "-c", forget + cell]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    environment = {**os.environ, **settings}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_the_cell_finds_the_course_above_the_notebook():
@@ -269,3 +341,12 @@ def test_the_cell_names_the_address_it_could_not_reach(tmp_path):
     done = run_cell(tmp_path, (tmp_path / "nowhere").as_uri())
     assert done.returncode == 1 and not Path(tmp_path / "two-views").exists()
     assert f" from {tmp_path.as_uri()}/nowhere, and open " in done.stderr.splitlines()[-1]
+
+
+def test_the_cell_ends_in_the_same_line_where_there_is_no_git(tmp_path):
+    done = run_cell(tmp_path, "https://example.org/two-views", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "The course is not here. Get its whole folder from https://example.org/two-views, "
+        "and open the notebook in it.\n"
+    )

@@ -1,6 +1,7 @@
 """views.py against torchvision, picture by picture, and its draws against the distributions they claim."""
 
 import math
+import re
 from dataclasses import fields, replace
 
 import pytest
@@ -516,6 +517,8 @@ def test_wrong_parameters():
         replace(parameters, flip=parameters.flip[:2])
     with pytest.raises(ValueError, match="size is 0"):
         apply_view(GOOD, parameters[:2], size=0)
+    with pytest.raises(ValueError, match=r"size is 16\.5; expected .* whole pixels"):
+        apply_view(GOOD, parameters[:2], size=16.5)
     always, nan = torch.ones(3, dtype=torch.bool), torch.full([3], torch.nan)
     with pytest.raises(ValueError, match=r"brightness is .*nan"):
         apply_view(GOOD, replace(parameters, colour=always, brightness=nan)[:2])
@@ -543,9 +546,21 @@ def test_wrong_blur(sigma, kernel_size, message):
         views.blur(GOOD, torch.tensor(sigma), kernel_size)
 
 
+@pytest.mark.parametrize(("edge", "size"), [(1, None), (8, 1)])
+def test_views_too_small_to_blur_name_picture_size_and_policy(edge, size):
+    pictures = GOOD[:, :, :edge, :edge]
+    with pytest.raises(ValueError, match=f"{edge} x {edge} pixels with size={size} .*policy 'strong'"):
+        two_views(pictures, "strong", generator(), size)
+    assert two_views(pictures, "strong", generator(), size=2).view_a.shape == (2, 3, 2, 2)
+    assert two_views(pictures, "simclr_cifar", generator(), size=1).view_a.shape == (2, 3, 1, 1)
+
+
 def test_wrong_draws():
     with pytest.raises(ValueError, match="unknown policy 'simclr'; choose one of simclr_cifar, "):
         draw_parameters(2, 8, 8, "simclr", generator())
+    for policy in (["strong"], {"name": "strong"}, None):
+        with pytest.raises(ValueError, match=f"unknown policy {re.escape(repr(policy))}; choose one of"):
+            draw_parameters(2, 8, 8, policy, generator())
     with pytest.raises(ValueError, match="count is 0"):
         draw_parameters(0, 8, 8, "grey", generator())
     with pytest.raises(TypeError, match="generator is 0; expected torch"):
@@ -558,9 +573,16 @@ def test_wrong_draws():
         ("crop_scale", (0.0, 1.0)),
         ("crop_scale", (0.5, 1.5)),
         ("crop_scale", (0.9, 0.1)),
+        ("crop_scale", 0.5),
+        ("crop_scale", (0.1, 0.5, 1.0)),
         ("crop_ratio", (0.0, 1.0)),
+        ("crop_ratio", "12"),
+        ("crop_ratio", (1.0, math.inf)),
         ("blur_sigma", (0.0, 1.0)),
+        ("blur_sigma", ("0.1", "2")),
         ("flip", 1.5),
+        ("flip", "often"),
+        ("brightness", (0.6, 1.4)),
         ("jitter", -0.1),
         ("hue", 0.6),
         ("brightness", math.nan),

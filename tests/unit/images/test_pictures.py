@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,6 +52,14 @@ def test_an_index_that_would_lose_the_batch_axis_is_refused(index):
 )
 def test_wrong_images_are_repeated_in_the_error(images, what):
     with pytest.raises(ValueError, match=what):
+        Pictures(images)
+
+
+@pytest.mark.parametrize(
+    "images, kind", [(np.zeros((2, 3, 4, 4), np.uint8), "numpy.ndarray"), ([[0]], "builtins.list")]
+)
+def test_images_that_are_no_tensor_are_named(images, kind):
+    with pytest.raises(TypeError, match=f"must be a torch.Tensor, got a {kind}"):
         Pictures(images)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from course_utils.contrast import candidate_table
 from course_utils.images import photo
-from course_utils.show import figures, picture
+from course_utils.show import picture
 from course_utils.show.figures import candidate_bars, data_flow, image_grid, new_figure, similarity_matrix
 
 
@@ -34,6 +34,14 @@ def words(figure):
 def test_a_picture_without_alt_text_is_refused(alt):
     with pytest.raises(ValueError, match="alt is"):
         picture(new_figure()[0], alt)
+
+
+@pytest.mark.parametrize("nothing", [None, (1, 2)])
+def test_what_is_no_figure_is_refused(nothing):
+    with pytest.raises(
+        TypeError, match=f"figure is a {type(nothing).__name__}; expected a matplotlib Figure"
+    ):
+        picture(nothing, "a square")
 
 
 def test_a_picture_carries_alt_size_and_pixels():
@@ -152,6 +160,28 @@ def test_similarity_matrix_repeats_shapes_that_do_not_fit():
         similarity_matrix(torch.eye(4), positives=torch.eye(3).bool())
 
 
+@pytest.mark.parametrize("shape", [(4,), (1, 2, 2), (0, 3)])
+def test_similarity_matrix_repeats_a_wrong_shape(shape):
+    with pytest.raises(ValueError, match=re.escape(f"matrix has shape {list(shape)}; expected [R, C]")):
+        similarity_matrix(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("labels", [["a"], (["a", "b"], ["a", "b"]), (["a"] * 2, ["b"] * 3, ["c"])])
+def test_similarity_matrix_counts_its_labels(labels):
+    with pytest.raises(ValueError, match=re.escape(f"labels is {labels!r} for a matrix [2, 3]")):
+        similarity_matrix(torch.zeros(2, 3), labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "shape"), [((3, 3), (2, 3, 8, 8)), ((2, 3), (2, 3, 8, 8)), ((3, 3), (3, 8, 8))]
+)
+def test_similarity_matrix_counts_its_pictures(matrix, shape):
+    with pytest.raises(
+        ValueError, match=re.escape(f"pictures has shape {list(shape)}, matrix {list(matrix)}")
+    ):
+        similarity_matrix(torch.zeros(matrix), pictures=torch.zeros(shape))
+
+
 def test_image_grid_shows_uint8_and_float_alike_and_small_pictures_by_the_pixel():
     images = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     grid, same = image_grid(images, columns=3), image_grid(images.double() / 255, columns=3)
@@ -172,6 +202,12 @@ def test_image_grid_counts_its_titles():
         image_grid(torch.zeros(2, 3, 8, 8), ["a"])
 
 
+@pytest.mark.parametrize("columns", [0, -1, 2.5])
+def test_image_grid_repeats_impossible_columns(columns):
+    with pytest.raises(ValueError, match=f"columns is {columns}; expected"):
+        image_grid(torch.zeros(2, 3, 8, 8), columns=columns)
+
+
 def test_the_sanitiser_of_the_notebook_tests_takes_out_the_pixels_and_nothing_else():
     config = configparser.ConfigParser(interpolation=None)
     config.read(Path(__file__).parents[2] / "notebooks" / "sanitize.cfg")
@@ -181,7 +217,3 @@ def test_the_sanitiser_of_the_notebook_tests_takes_out_the_pixels_and_nothing_el
         cleaned = re.sub(pattern, replacement, data)
         assert f'src="{replacement}"' in cleaned and len(cleaned) < 300
         assert data.split("src=")[0] == cleaned.split("src=")[0] and 'alt="the alt text"' in cleaned
-
-
-def test_the_palette_has_eight_different_colours():
-    assert len(set(figures.OKABE_ITO)) == 8

@@ -70,6 +70,12 @@ def test_a_mark_beyond_the_table_names_the_rows():
         show_table(pd.DataFrame({"a": [1, 2]}), mark={2: "x"})
 
 
+@pytest.mark.parametrize("rows", [[{"a": 1}], pd.Series([1]), None])
+def test_what_is_no_frame_is_named(rows):
+    with pytest.raises(TypeError, match=f"frame is a {type(rows).__name__}; expected a DataFrame"):
+        show_table(rows)
+
+
 def test_text_is_escaped():
     assert "<script>" not in show_table(pd.DataFrame({"<script>": ["<script>"]}), "<script>").data
 
