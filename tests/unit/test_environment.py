@@ -396,6 +396,7 @@ def test_an_apt_that_fails_leaves_one_line_about_chromium(tmp_path):
 
 
 def test_lint_looks_at_the_notebooks_too():
-    done = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["make", "--no-print-directory", "-n", "lint"]  # below `make test` it would name its folder
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     commands = [line.split("/")[-1] for line in done.stdout.splitlines()[-3:]]
     assert commands == ["ruff check .", "ruff format --check .", "python -m course_utils.notebooks check"]
