@@ -39,7 +39,7 @@ bench: bench-environment ## Time the fast losses against other libraries (leave 
 	@$(BIN)/python tests/benchmarks/bench_shapes.py
 
 bench-gpu: environment ## Test and time the Triton kernels on this machine's GPU.
-	@$(BIN)/python tests/benchmarks/bench_gpu.py --out data/records/bench_gpu.json
+	@$(BIN)/python tests/benchmarks/bench_gpu.py --out data/benchmarks/gpu.json
 
 lint: test-environment ## Look for mistakes, unformatted code and stale notebooks.
 	@$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """The losses on a GPU: first every correctness case for real, then time and memory beside the usual forms.
 
-    python tests/benchmarks/bench_gpu.py --out data/records/bench_gpu.json
+    python tests/benchmarks/bench_gpu.py --out data/benchmarks/gpu.json
 
 writes the record and, beside it, the same as a Markdown table. Takes under five minutes. --dry walks through
 everything at toy sizes on a CPU, with the Triton interpreter. --sweep times tile shapes instead.
@@ -377,7 +377,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "data" / "records" / "bench_gpu.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "data" / "benchmarks" / "gpu.json")
     parser.add_argument("--seconds", type=float, default=270, help="start no further case after this long")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--sweep", action="store_true")

@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_losses.py
 
 All forms of a case take turns, so that a busy moment hits all of them; the median counts. Memory is the peak
-beyond the inputs in a fresh process. Writes data/records/bench_losses.json and the same as a Markdown table.
+beyond the inputs in a fresh process. Writes data/benchmarks/losses.json and the same as a Markdown table.
 Peers that are not installed are named as such; the extra "bench" in pyproject.toml lists them.
 """
 
@@ -339,7 +339,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "data" / "records" / "bench_losses.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "data" / "benchmarks" / "losses.json")
     parser.add_argument(
         "--quick", action="store_true", help="three repeats of the small cases, to see it run"
     )
