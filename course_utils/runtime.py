@@ -104,8 +104,9 @@ def ready() -> None:
     Every version that the host brings is held where it is, torch and numpy above all. If pip cannot do that,
     one line says so and the notebook goes on: the doctor names what is red.
     """
-    # Before torch is imported: its threads are to sleep while they wait for work. Left to spin, they keep two
-    # cores so busy that one other program makes the views forty times slower; asleep they cost a tenth.
+    # Before torch is imported: its threads are to sleep while they wait for work. On two idle cores that
+    # makes the views half as fast, and notebook 01 a sixth slower; but left to spin, one other program beside
+    # them makes the views forty times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if not (ROOT / "pyproject.toml").is_file():
         print(f"{ROOT} holds course_utils without pyproject.toml: copy all files of the course there.")

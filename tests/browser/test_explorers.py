@@ -373,33 +373,19 @@ def test_without_a_kernel_the_fallback_is_seen(browser, lab):
         assert_no_errors(page)
 
 
-def move(explorer):
-    """Move the first control of an explorer from the keyboard."""
-    control = explorer.box.locator(".noUi-handle, select, input, .widget-toggle-button, button").first
-    keyboard = explorer.content.page.keyboard
-    control.focus()
-    kind = control.evaluate(
-        "e => e.matches('.noUi-handle') ? 'slider' : e.tagName === 'INPUT' ? e.type : e.tagName"
-    )
-    if kind == "text":
-        keyboard.type("view")
-    elif kind == "BUTTON":
-        keyboard.press("Tab")
-        keyboard.press("Enter")
-    else:
-        keyboard.press(
-            {"slider": "ArrowRight", "SELECT": "ArrowDown", "radio": "ArrowDown"}.get(kind, "Space")
-        )
-
-
-@pytest.mark.parametrize("name", ["00_start_here.ipynb", "01_views.ipynb"])
-def test_the_explorers_of_the_other_notebooks_move(browser, lab, name):
+@pytest.mark.parametrize("name", ["00_start_here.ipynb", "01_views.ipynb", "02_infonce.ipynb"])
+def test_every_control_of_every_explorer_moves_its_result(browser, lab, name):
     with opened(browser, lab, name) as page:
         run_all(page)
         found = explorers(page)
         assert found, f"{name} shows no explorer"
         for explorer in found:
-            before = explorer.content.inner_html()
-            move(explorer)
-            expect(explorer.content).not_to_have_js_property("innerHTML", before, timeout=5_000)
+            controls = explorer.box.locator(".noUi-handle, input[type=checkbox]").all()
+            assert controls, f"{name}: an explorer without a control"
+            for control in controls:
+                before = explorer.content.inner_html()
+                control.focus()
+                is_slider = control.evaluate("e => e.matches('.noUi-handle')")
+                page.keyboard.press("ArrowRight" if is_slider else "Space")
+                expect(explorer.content).not_to_have_js_property("innerHTML", before, timeout=5_000)
         assert_no_errors(page)
