@@ -31,8 +31,8 @@ notebooks: environment ## Execute the notebooks and keep their outputs (NOTEBOOK
 badges: environment ## Write the course's address wherever it stands (REPO=owner/name; REPO= removes it).
 	@$(BIN)/python -m course_utils.notebooks badges "$(REPO)"
 
-records: environment ## Run the experiments again and write data/records (about 7 minutes on 2 cores).
-	@$(BIN)/python -m course_utils.experiments simclr_cifar
+records: environment ## Run the experiments again and write data/records (EXPERIMENT=simclr_cifar: one).
+	@$(BIN)/python -m course_utils.experiments $(EXPERIMENT)
 
 bench: bench-environment ## Time the fast losses against other libraries (leave the machine alone meanwhile).
 	@$(BIN)/python tests/benchmarks/bench_losses.py

@@ -7,6 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from course_utils import exercises
+from course_utils.exercises import infonce
+from course_utils.exercises import two_views as two_views_exercise
 from course_utils.feedback import check
 from course_utils.views import POLICIES, apply_view, draw_parameters, two_views
 
@@ -41,18 +43,18 @@ def test_an_exercise_is_complete(exercise):
 
 
 def test_cases_cover_signs_temperatures_and_shapes():
-    for exercise in (exercises.CANDIDATE_PROBABILITY, exercises.CANDIDATE_GRADIENT):
+    for exercise in (infonce.CANDIDATE_PROBABILITY, infonce.CANDIDATE_GRADIENT):
         arguments = [case.arguments for case in exercise.cases]
         assert len({len(case["similarities"]) for case in arguments}) >= 4
         assert len({case["temperature"] for case in arguments}) >= 5
         assert any((case["similarities"] < 0).any() for case in arguments)
-    assert len({case.arguments["positive"] for case in exercises.CANDIDATE_GRADIENT.cases}) >= 4
-    shapes = {case.arguments["view_a"].shape for case in exercises.NT_XENT_LOOP.cases}
+    assert len({case.arguments["positive"] for case in infonce.CANDIDATE_GRADIENT.cases}) >= 4
+    shapes = {case.arguments["view_a"].shape for case in infonce.NT_XENT_LOOP.cases}
     assert len(shapes) >= 4
 
 
 def test_cases_are_given_out_fresh():
-    case = exercises.TWO_VIEWS.cases[0]
+    case = two_views_exercise.TWO_VIEWS.cases[0]
     first, second = case.fresh(), case.fresh()
     first[0].zero_()
     torch.rand(3, generator=first[2])
@@ -354,9 +356,9 @@ def test_a_cosine_with_a_large_eps():
 
 @pytest.mark.parametrize("tau", [0.002, 0.01, 1.0])
 def test_the_loss_of_a_regular_simplex_is_log_3(tau):
-    [simplex] = [case for case in exercises.NT_XENT_LOOP.cases if case.arguments["view_a"].shape == (2, 3)]
+    [simplex] = [case for case in infonce.NT_XENT_LOOP.cases if case.arguments["view_a"].shape == (2, 3)]
     view_a, view_b, _ = simplex.fresh()
-    assert exercises.NT_XENT_LOOP.reference(view_a, view_b, tau).item() == pytest.approx(math.log(3), 1e-12)
+    assert infonce.NT_XENT_LOOP.reference(view_a, view_b, tau).item() == pytest.approx(math.log(3), 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from course_utils import experiments, records
+from course_utils import records
+from course_utils.experiments import __main__, cifar
 from course_utils.images import shapes
 from course_utils.networks import SmallEncoder
 from course_utils.training import Budget
@@ -18,16 +19,13 @@ def stand_in(split):
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch, tmp_path):
-    monkeypatch.setenv("COURSE_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("COURSE_DEVICE", "cpu")
-    monkeypatch.setenv("COURSE_BUDGET", "quick")
-    monkeypatch.setattr(experiments.cifar, "load", stand_in)
-    monkeypatch.setattr(experiments, "CIFAR", {"quick": (SmallEncoder, Budget(epochs=1, batch=16), 40)})
+def small(monkeypatch):
+    monkeypatch.setattr(cifar.cifar, "load", stand_in)
+    monkeypatch.setattr(cifar, "CIFAR", {"quick": (SmallEncoder, Budget(epochs=1, batch=16), 40)})
 
 
 def test_every_seed_and_control_has_its_row_and_a_second_run_finds_the_first(monkeypatch, tmp_path):
-    record = experiments.simclr_cifar(range(2))
+    record = cifar.simclr_cifar(range(2))
     table = record.table
     assert set(zip(table["seed"].fillna(-1), table["features"], strict=True)) == {
         (-1, "raw pixels"),
@@ -37,7 +35,7 @@ def test_every_seed_and_control_has_its_row_and_a_second_run_finds_the_first(mon
     assert [run["seed"] for run in record.protocol["runs"]] == [0, 1]
     assert record.protocol["policy"]["crop_scale"][0] == 0.2
     monkeypatch.setattr("course_utils.training.take_step", None)  # trained already
-    assert experiments.simclr_cifar(range(2)) == record
+    assert cifar.simclr_cifar(range(2)) == record
 
 
 def test_an_interruption_ends_the_experiment(monkeypatch):
@@ -45,13 +43,13 @@ def test_an_interruption_ends_the_experiment(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("course_utils.training.take_step", interrupt)
-    with pytest.raises(SystemExit, match="goes on from the last whole epoch"):
-        experiments.simclr_cifar(range(2))
+    with pytest.raises(RuntimeError, match="goes on from the last whole epoch"):
+        cifar.simclr_cifar(range(2))
 
 
 def test_the_command_writes_the_record_and_shows_its_table(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(records, "FOLDER", tmp_path)
-    experiments.main(["simclr_cifar", "--seeds", "1"])
+    __main__.main(["simclr_cifar", "--seeds", "1"])
     assert len(records.load("simclr_cifar_quick").protocol["runs"]) == 1
     out = capsys.readouterr().out
     assert "random encoder" in out and "simclr_cifar_quick.json" in out

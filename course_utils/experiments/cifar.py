@@ -1,20 +1,15 @@
-"""The experiments behind data/records, one function each: `python -m course_utils.experiments NAME` runs one.
+"""CIFAR-10: what SimCLR learns about its classes, beside a random encoder and raw pixels."""
 
-Each trains with several seeds, reads the features out beside their controls, and writes one record. A seed's
-run keeps its checkpoint in data/cache/runs: an interrupted experiment goes on where it was. COURSE_BUDGET
-chooses the size, and the record is named after it.
-"""
-
-import argparse
 from dataclasses import replace
 
 from torch import nn
 
 from course_utils import records, runtime
+from course_utils.experiments.seeds import side_by_side, trained
 from course_utils.images import cifar
 from course_utils.networks import ProjectionHead, SmallEncoder, resnet18
 from course_utils.readout import Split, features, knn, linear, pixels
-from course_utils.training import Budget, SimCLR, seeded, train
+from course_utils.training import Budget, SimCLR, seeded
 from course_utils.views import POLICIES
 
 # Encoder, training, and number of pictures to fit the readout on, by budget.
@@ -24,7 +19,7 @@ CIFAR = {
 }
 
 
-def simclr_cifar(seeds):
+def simclr_cifar(seeds=range(3)):
     """SimCLR on CIFAR-10: class accuracy of h and z beside a random encoder and raw pixels."""
     size = runtime.budget()
     encoder, budget, readout_count = CIFAR[size]
@@ -48,16 +43,16 @@ def simclr_cifar(seeds):
     def read(network):
         return lambda images: features(network, images)
 
-    protocols, results = [], []
-    for seed in seeds:
-        results += readings(seed, "random encoder", read(seeded(simclr, seed).encoder))
+    def one_seed(seed):
+        results = [*readings(seed, "random encoder", read(seeded(simclr, seed).encoder))]
         checkpoint = f"simclr_cifar_{size}_{seed}"
-        run = train(simclr, pictures, budget, seed=seed, policy=policy, checkpoint=checkpoint)
-        if not run.finished:
-            raise SystemExit("The same command goes on from the last whole epoch.")
+        run = trained(simclr, pictures, budget, seed=seed, policy=policy, checkpoint=checkpoint)
         results += readings(seed, "h", read(run.encoder))
         results += readings(seed, "z", read(nn.Sequential(run.encoder, run.method.head)))
-        protocols.append(run.protocol)
+        return run.protocol, results
+
+    protocols, parts = zip(*side_by_side(one_seed, seeds), strict=True)
+    results = [row for part in parts for row in part]
     results += readings(None, "raw pixels", pixels)
     return records.Record(
         name=f"simclr_cifar_{size}",
@@ -70,21 +65,3 @@ def simclr_cifar(seeds):
         },
         results=results,
     )
-
-
-EXPERIMENTS = {function.__name__: function for function in (simclr_cifar,)}
-
-
-def main(arguments=None):
-    """Run one experiment and write its record."""
-    parser = argparse.ArgumentParser(prog="python -m course_utils.experiments", description=main.__doc__)
-    parser.add_argument("name", choices=EXPERIMENTS)
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, 0, 1, ... (default: 3)")
-    options = parser.parse_args(arguments)
-    record = EXPERIMENTS[options.name](range(options.seeds))
-    print(record.table.pivot_table("accuracy", "features", "readout", sort=False).round(3))
-    print(records.save(record))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,19 @@
+"""The exercises that `feedback.check` knows, one module for each notebook.
+
+A misconception is a function that makes the mistake. `check` runs it on the same inputs as the reader's
+function and compares the numbers; nobody's code is read. Cases go from the smallest to the largest: the first
+that differs is the one shown.
+"""
+
+from course_utils.exercises import infonce, two_views
+from course_utils.exercises.exercise import Exercise
+
+MODULES = (two_views, infonce)
+EXERCISES = {exercise.name: exercise for module in MODULES for exercise in module.EXERCISES}
+
+
+def find(name: str) -> Exercise:
+    """The exercise with this name."""
+    if name not in EXERCISES:
+        raise ValueError(f"There is no exercise {name!r}; there are {sorted(EXERCISES)}.")
+    return EXERCISES[name]

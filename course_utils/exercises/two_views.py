@@ -1,0 +1,120 @@
+"""Notebook 01: two views of every picture of a batch."""
+
+import torch
+
+from course_utils.exercises.exercise import Case, Exercise, Misconception
+from course_utils.views import POLICIES, apply_view, draw_parameters
+
+
+def _draw(images, policy, generator, count=None):
+    return draw_parameters(count or len(images), images.shape[-2], images.shape[-1], policy, generator)
+
+
+def _two_views(images, policy, generator):
+    parameters_a = _draw(images, policy, generator)
+    parameters_b = _draw(images, policy, generator)
+    return apply_view(images, parameters_a), apply_view(images, parameters_b)
+
+
+def _view_b_drawn_first(images, policy, generator):
+    view_b, view_a = _two_views(images, policy, generator)
+    return view_a, view_b
+
+
+def _picture_by_picture(images, policy, generator):
+    views = [_two_views(image[None], policy, generator) for image in images]
+    return torch.cat([view_a for view_a, _ in views]), torch.cat([view_b for _, view_b in views])
+
+
+def _same_parameters(images, policy, generator):
+    view = apply_view(images, _draw(images, policy, generator))
+    return view, view.clone()
+
+
+def _one_set_for_the_batch(images, policy, generator):
+    return tuple(
+        torch.cat([apply_view(image[None], parameters) for image in images])
+        for parameters in (_draw(images, policy, generator, 1), _draw(images, policy, generator, 1))
+    )
+
+
+def _colour_left_out_of_view_b(images, policy, generator):
+    view_a = apply_view(images, _draw(images, policy, generator))
+    return view_a, apply_view(images, _draw(images, policy.without("colour"), generator))
+
+
+def _colour_left_out_of_view_a(images, policy, generator):
+    view_a = apply_view(images, _draw(images, policy.without("colour"), generator))
+    return view_a, apply_view(images, _draw(images, policy, generator))
+
+
+def _picture_itself_as_view_b(images, policy, generator):
+    return apply_view(images, _draw(images, policy, generator)), images / 255
+
+
+def _view_of_a_view(images, policy, generator):
+    view_a = apply_view(images, _draw(images, policy, generator))
+    return view_a, apply_view(view_a, _draw(images, policy, generator))
+
+
+def _pictures_case(count, edge, policy, seed):
+    """Random pictures; the generator that is handed out is seeded alike."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(256, (count, 3, edge, edge), dtype=torch.uint8, generator=generator)
+    return Case({"images": images, "policy": policy, "generator": torch.Generator().manual_seed(seed)})
+
+
+ONE_COLOUR_ONLY = (
+    "One of the two views keeps its colours. Then both still share the picture's own light on one side: "
+    "apply the whole policy to each view."
+)
+
+TWO_VIEWS = Exercise(
+    name="two_views",
+    reference=_two_views,
+    cases=(
+        _pictures_case(2, 16, POLICIES["simclr_cifar"], seed=10),
+        _pictures_case(3, 20, POLICIES["strong"], seed=11),
+        _pictures_case(7, 16, POLICIES["simclr_cifar"].without("grey"), seed=12),  # a name not in POLICIES
+    ),
+    misconceptions=(
+        Misconception(
+            "the same parameters for both views",
+            "Both views are one and the same picture, so finding the partner is trivial. Draw parameters "
+            "twice from the generator, and do not seed it in between.",
+            _same_parameters,
+        ),
+        Misconception(
+            "one set of parameters for the whole batch",
+            "Every picture is cut and coloured alike. Draw as many parameters as there are pictures.",
+            _one_set_for_the_batch,
+        ),
+        Misconception("colour jitter on view_a only", ONE_COLOUR_ONLY, _colour_left_out_of_view_b),
+        Misconception("colour jitter on view_b only", ONE_COLOUR_ONLY, _colour_left_out_of_view_a),
+        Misconception(
+            "the second view is the picture itself",
+            "view_b is the picture as it came. Both views are drawn; neither is the original.",
+            _picture_itself_as_view_b,
+        ),
+        Misconception(
+            "the second view is made from the first",
+            "view_b is a view of view_a: it can hold only what the first crop left. Make both from the "
+            "picture.",
+            _view_of_a_view,
+        ),
+    ),
+    guarantees=(
+        "Each picture has parameters of its own, each of its two views too, and the same generator seed "
+        "gives the same views: what the views share comes from the picture."
+    ),
+    hints=(
+        "What has to differ between the two views of one picture, and between two pictures of the batch?",
+        "Draw parameters twice, each time for the whole batch, with the generator that was given; apply "
+        "each set to the pictures.",
+        "draw_parameters(len(images), height, width, policy, generator) twice, then apply_view(images, "
+        "parameters) for each.",
+    ),
+    also_right=(_view_b_drawn_first, _picture_by_picture),
+)
+
+EXERCISES = (TWO_VIEWS,)
