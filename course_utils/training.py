@@ -20,6 +20,8 @@ import math
 import os
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -262,7 +264,8 @@ def train(
     as they are. captions: int64 [len(pictures), L], the pictures' partners; without them the partner is a
     second view. seed: decides start weights, order and views. checkpoint: the name of a file in
     data/cache/runs that is written after each epoch; where it is there already, the run goes on from it.
-    device: by default runtime.device(). half: bfloat16 autocast, by default on a GPU only.
+    device: by default runtime.device(). half: bfloat16 autocast, by default on a GPU only. On a CPU with two
+    torch threads or more, a thread of its own draws each batch while the one before it is learned from.
 
     An interruption (Ctrl-C, or the kernel's interrupt) returns what is there; the same call with a checkpoint
     goes on from the last whole epoch. On a CPU with the same number of threads the same arguments give the
@@ -287,7 +290,7 @@ def train(
     draw = partial(draw_pair, images, captions, policy=policy, size=budget.size, generator=state.generator)
     save = partial(save_checkpoint, file, state, definition) if file else lambda: None
     try:
-        learn(state, draw, len(images), budget, half, save)
+        learn(state, draw, len(images), budget, device, half, save)
     except KeyboardInterrupt:
         print(f"Interrupted after step {state.step} of {total}; the run holds what was learned so far.")
     return Run(
@@ -319,7 +322,7 @@ class State:
         return len(self.losses)
 
 
-def learn(state, draw, count, budget, half, save):
+def learn(state, draw, count, budget, device, half, save):
     """The loop: step by step, epoch by epoch, from where the state is to the end of the budget.
 
     draw: int64 [batch], places of pictures -> a batch of pairs. count: the number of pictures. save: called
@@ -328,15 +331,42 @@ def learn(state, draw, count, budget, half, save):
     total = budget.steps(count)
     began = time.perf_counter() - state.seconds
     progress = {"initial": state.step * budget.batch, "total": total * budget.batch, "unit": " pictures"}
-    with tqdm(**progress, unit_scale=True) as bar:
+    with tqdm(**progress, unit_scale=True) as bar, ahead(draw, device) as draw_in_turn:
         while state.step < total:
             order = torch.randperm(count, generator=state.generator)[: count // budget.batch * budget.batch]
-            for batch in order.split(budget.batch):
-                take_step(state, draw(batch), rate_at(state.step, total, budget), half)
+            for pair in draw_in_turn(order.split(budget.batch)):
+                take_step(state, pair, rate_at(state.step, total, budget), half)
                 state.seconds = time.perf_counter() - began
                 bar.set_postfix(loss=f"{state.losses[-1]:.3f}", refresh=False)
                 bar.update(budget.batch)
             save()
+
+
+@contextmanager
+def ahead(draw, device):
+    """A function: batches -> their pairs in turn, each drawn while the one before it is learned from.
+
+    That takes a second thread, which computes with one of torch's threads: views are many small operations.
+    Where torch has one thread only, or the device is a GPU, there is none, and the pairs are the same. What a
+    draw raises comes out where its pair was to come.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or device.type != "cpu":
+        yield partial(map, draw)
+        return
+
+    def in_turn(batches):
+        coming = pool.submit(draw, batches[0])
+        for batch in batches[1:]:
+            pair, coming = coming.result(), pool.submit(draw, batch)
+            yield pair
+        yield coming.result()
+
+    try:
+        with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=[1]) as pool:
+            yield in_turn
+    finally:
+        torch.set_num_threads(threads)  # the pool's number would be that of threads yet to come
 
 
 def take_step(state, pair, rate, half):

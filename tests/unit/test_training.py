@@ -6,6 +6,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -65,6 +68,14 @@ METHODS = {
 def quiet_cpu(monkeypatch, tmp_path):
     monkeypatch.setenv("COURSE_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("COURSE_DEVICE", "cpu")
+
+
+@pytest.fixture
+def threads():
+    """A function that sets torch's number of threads; afterwards it is what it was."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 def run_of(name, budget=TINY, **options):
@@ -282,8 +293,10 @@ def interrupt_at(monkeypatch, step):
     monkeypatch.setattr(training, "take_step", take_step)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_resumed_run_equals_one_that_was_never_interrupted(monkeypatch, tmp_path, name):
+def test_a_resumed_run_equals_one_that_was_never_interrupted(monkeypatch, tmp_path, threads, name, count):
+    threads(count)
     whole = run_of(name)
     with monkeypatch.context() as patch:
         interrupt_at(patch, 6)  # in the middle of the second epoch
@@ -341,6 +354,90 @@ def test_an_interrupted_write_leaves_the_last_checkpoint(monkeypatch, tmp_path):
         assert len(run_of("SimCLR", checkpoint="one").history) == 8
     assert (tmp_path / "runs" / "one.pt").read_bytes() == before and files(tmp_path) == ["one.pt"]
     assert run_of("SimCLR", checkpoint="one").protocol["weights"] == run_of("SimCLR").protocol["weights"]
+
+
+# --- drawing ahead ------------------------------------------------------------------------------------------
+
+
+def note_draws(monkeypatch, fail_at=None):
+    """A list that grows by the thread of each draw of a pair; one of the draws fails."""
+    seen = []
+    original = training.draw_pair
+
+    def draw_pair(*arguments, **settings):
+        seen.append(threading.current_thread())
+        if len(seen) == fail_at:
+            raise OSError("the disk is gone")
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(training, "draw_pair", draw_pair)
+    return seen
+
+
+def threads_of_a_new_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_drawing_ahead_changes_no_bit(monkeypatch, threads, name):
+    threads(2)
+    run = run_of(name)
+    monkeypatch.setattr(training, "ahead", lambda draw, device: nullcontext(partial(map, draw)))
+    assert run_of(name).protocol["weights"] == run.protocol["weights"]
+
+
+def test_one_other_thread_draws_and_is_one_batch_ahead(monkeypatch, threads):
+    threads(2)
+    seen, drawn = note_draws(monkeypatch), []
+    original = training.take_step
+
+    def take_step(*arguments):
+        original(*arguments)
+        drawn.append(len(seen))
+
+    monkeypatch.setattr(training, "take_step", take_step)
+    run_of("SimCLR")
+    assert len(set(seen)) == 1 and threading.main_thread() not in seen
+    assert all(step + 1 <= count <= step + 2 for step, count in enumerate(drawn))
+    assert drawn[3::4] == [4, 8, 12]  # when a checkpoint is written, nothing of the next epoch is drawn
+
+
+@pytest.mark.parametrize("why", ["one thread", "a GPU"])
+def test_no_second_thread_where_there_is_none_to_spare(threads, why):
+    threads(1 if why == "one thread" else 2)
+    device = torch.device("cpu" if why == "one thread" else "cuda")
+    with training.ahead(lambda batch: (batch, threading.current_thread()), device) as in_turn:
+        assert list(in_turn([1, 2])) == [(1, threading.main_thread()), (2, threading.main_thread())]
+
+
+def test_an_error_in_a_draw_comes_out_and_the_run_goes_on_from_the_checkpoint(monkeypatch, threads):
+    threads(2)
+    whole = run_of("SimCLR")
+    with monkeypatch.context() as patch:
+        note_draws(patch, fail_at=7)
+        with pytest.raises(OSError, match="the disk is gone"):
+            run_of("SimCLR", checkpoint="one")
+    resumed = run_of("SimCLR", checkpoint="one")
+    assert resumed.protocol["weights"] == whole.protocol["weights"]
+
+
+@pytest.mark.parametrize("end", ["finished", "interrupted", "diverged", "failed"])
+def test_afterwards_the_threads_are_what_they_were(monkeypatch, threads, end):
+    threads(2)
+    if end == "interrupted":
+        interrupt_at(monkeypatch, 6)
+    if end == "failed":
+        note_draws(monkeypatch, fail_at=7)
+    make = partial(Poisoned, "loss") if end == "diverged" else METHODS["SimCLR"]
+    expected = {"diverged": pytest.raises(Diverged), "failed": pytest.raises(OSError)}
+    with expected.get(end, nullcontext()):
+        train(make, PICTURES, TINY)
+    assert not [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
+    assert torch.get_num_threads() == threads_of_a_new_thread() == 2
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
