@@ -208,9 +208,9 @@ ONLINE_LOGSUMEXP = Exercise(
         ),
     ),
     guarantees=(
-        "Your result is the log-sum-exp of whole rows whatever the width of the chunks, also where logits are "
-        "very large, very small or missing (-inf). (That it looks at one chunk at a time, the loop shows; the "
-        "check sees numbers only.)"
+        "Your result is the log-sum-exp of whole rows whatever the width of the chunks, also where logits "
+        "are very large, very small or missing (-inf). (That it looks at one chunk at a time, the loop "
+        "shows; the check sees numbers only.)"
     ),
     hints=(
         "Which two numbers a row do you have to remember between two chunks?",
@@ -322,8 +322,8 @@ SYMMETRIC_ROW_SUMS = Exercise(
         ),
         Misconception(
             "the diagonal of every tile is left out",
-            "Only in a tile on the diagonal of S does the tile's own diagonal hold views with themselves. In "
-            "the other tiles these are ordinary candidates.",
+            "Only in a tile on the diagonal of S does the tile's own diagonal hold views with themselves. In"
+            " the other tiles these are ordinary candidates.",
             _tile_loop(without=lambda tile, on_diagonal: tile.fill_diagonal_(0)),
         ),
         Misconception(
@@ -475,8 +475,8 @@ TILE_WEIGHTS = Exercise(
         ),
         Misconception(
             "the positive's term is forgotten",
-            "Both views of a pair lie in each other's numerators: where j is the partner of i, the weight is "
-            "smaller by 2 (before the factors 1 / temperature and 1 / 2N).",
+            "Both views of a pair lie in each other's numerators: where j is the partner of i, the weight is"
+            " smaller by 2 (before the factors 1 / temperature and 1 / 2N).",
             _weights(positives=0),
         ),
         Misconception(
@@ -545,15 +545,15 @@ TILE_WEIGHTS = Exercise(
         ),
         Misconception(
             "exp overflows at a small temperature",
-            "The formula is right, but exp(s / temperature) is larger than any number of this type. Subtract "
-            "log_sums in the exponent first: exp(s / temperature - log_sums).",
+            "The formula is right, but exp(s / temperature) is larger than any number of this type. Subtract"
+            " log_sums in the exponent first: exp(s / temperature - log_sums).",
             _weights(shares=_unshifted),
             also=(_weights(shares=_one_exponential),),
         ),
     ),
     guarantees=(
-        "Your weights are those of autograd on the whole matrix, for any tile: on the diagonal, off it, with "
-        "partners in it or without, down to a temperature of 0.001."
+        "Your weights are those of autograd on the whole matrix, for any tile: on the diagonal, off it, with"
+        " partners in it or without, down to a temperature of 0.001."
     ),
     hints=(
         "In how many of the 2N losses does s_ij occur? Count view i as a query, and as a candidate of j.",
