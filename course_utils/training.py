@@ -28,7 +28,7 @@ from functools import partial
 import pandas as pd
 import torch
 from torch import nn
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, normalize
 from torch.nn.utils import get_total_norm
 from tqdm.auto import tqdm
 
@@ -98,28 +98,47 @@ class MoCo(Method):
     optimiser's step, enqueue. The key network has no gradient. Its parameters follow by EMA; its batch-norm
     statistics are its own (see memory.ema_update). Keys are not shuffled before batch norm as in the paper:
     on one device there is nothing to shuffle between.
+    start: whether the random vectors that the queue starts with are negatives, as in the paper's code.
+    Without them the first step has no negative at all: its loss is log 1 = 0, and its gradient zero.
+    trace: None, or a memory.Trace that each stage is noted in.
     """
 
-    def __init__(self, encoder, head, queue=4096, momentum=0.99, temperature=0.2):
+    def __init__(self, encoder, head, queue=4096, momentum=0.99, temperature=0.2, start=True):
         super().__init__(encoder, head)
         self.key_encoder = frozen_copy(encoder)
         self.key_head = frozen_copy(head)
         self.queue = KeyQueue(queue, head.width)
         self.momentum = momentum
         self.temperature = temperature
+        self.start = start
+        self.trace = None
 
-    def loss(self, view_a, view_b):
+    def loss(self, view_a, view_b, pictures=None, views=None):
+        """pictures, views: whose keys these are, kept beside them in the queue (see KeyQueue.enqueue)."""
         ema_update(self.key_encoder, self.encoder, self.momentum)
         ema_update(self.key_head, self.head, self.momentum)
+        self.note("EMA")
         with torch.no_grad():
-            self.keys = self.key_head(self.key_encoder(view_b))
-        return info_nce(self.project(view_a), self.keys, self.queue.keys, self.temperature)
+            keys = normalize(self.key_head(self.key_encoder(view_b)).float(), dim=1)
+        self.made = keys, pictures, views
+        self.note("keys")
+        query, negatives = self.project(view_a), self.queue.candidates(self.start)
+        loss = info_nce(query, keys, negatives, self.temperature) if len(negatives) else 0 * query.sum()
+        self.note("logits", loss=loss)
+        return loss
 
     def after_step(self):
-        self.queue.enqueue(self.keys)
+        self.note("optimiser")
+        self.queue.enqueue(*self.made)
+        self.note("enqueue", pointer=self.queue.pointer)
+
+    def note(self, stage, **detail):
+        if self.trace is not None:
+            self.trace.note(stage, **detail)
 
     def extra_repr(self):
-        return f"momentum={self.momentum}, temperature={self.temperature}"
+        start = "" if self.start else ", start=False"
+        return f"momentum={self.momentum}, temperature={self.temperature}{start}"
 
 
 class BYOL(Method):

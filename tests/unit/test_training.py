@@ -18,6 +18,7 @@ from torch.nn.functional import cosine_similarity
 from course_utils import contrast, records, runtime, training
 from course_utils.environment import ROOT
 from course_utils.images import shapes
+from course_utils.memory import Trace
 from course_utils.networks import ProjectionHead, SmallEncoder, TextTower, fingerprint
 from course_utils.training import (
     BYOL,
@@ -53,6 +54,11 @@ class TinyEncoder(nn.Sequential):
 
 def head():
     return ProjectionHead("mlp", 16, width=8, hidden=16)
+
+
+def method_networks(method):
+    """(encoder, head) of MoCo's queries, then of its keys."""
+    return (method.encoder, method.head), (method.key_encoder, method.key_head)
 
 
 METHODS = {
@@ -177,15 +183,15 @@ def test_moco_s_step_has_the_order_of_the_paper():
     torch.testing.assert_close(method.key_encoder[0].weight, expected)
     before.key_encoder.load_state_dict(method.key_encoder.state_dict())  # the EMA's result
     before.key_head.load_state_dict(method.key_head.state_dict())
-    keys = before.key_head(before.key_encoder(view_b))
-    torch.testing.assert_close(method.keys, keys)
+    keys = nn.functional.normalize(before.key_head(before.key_encoder(view_b)))
+    torch.testing.assert_close(method.made[0], keys)
     query = before.head(before.encoder(view_a))
     torch.testing.assert_close(loss, contrast.info_nce(query, keys, before.queue.keys, 0.5))
 
     assert torch.equal(method.queue.keys, before.queue.keys)
     loss.backward()
     method.after_step()
-    torch.testing.assert_close(method.queue.keys[:16], nn.functional.normalize(keys))
+    torch.testing.assert_close(method.queue.keys[:16], keys)
     assert torch.equal(method.queue.keys[16:], before.queue.keys[16:]) and method.queue.pointer == 16
 
 
@@ -211,6 +217,69 @@ def test_moco_s_keys_have_no_gradient_and_follow_the_closed_form(monkeypatch):
             expected = expected + 0.1 * 0.9**i * trace[11 - i][number].double()
         torch.testing.assert_close(key.double(), expected, rtol=1e-5, atol=1e-6)  # 12 float32 roundings
     assert not torch.equal(trace[0][0], trace[11][0])
+
+
+def test_moco_s_keys_know_their_pictures_views_and_steps():
+    method = METHODS["MoCo"]()
+    for step in (1, 2, 3):
+        method.loss(*batch_of_views(step), pictures=torch.arange(16) + 100 * step, views=step).backward()
+        method.after_step()
+    assert method.queue.pictures.tolist() == [
+        *range(308, 316),
+        *range(108, 116),
+        *range(200, 216),
+        *range(300, 308),
+    ]
+    assert (
+        method.queue.births.tolist() == method.queue.views.tolist() == [3] * 8 + [1] * 8 + [2] * 16 + [3] * 8
+    )
+
+
+def test_moco_without_start_entries_compares_with_real_keys_only():
+    method = MoCo(TinyEncoder(), head(), queue=40, momentum=0.9, temperature=0.5, start=False)
+    loss = method.loss(*batch_of_views(1))
+    loss.backward()
+    assert loss.item() == 0 and all(not p.grad.any() for p in method.encoder.parameters())
+    method.after_step()
+    keys = method.queue.keys[:16].clone()
+    view_a, view_b = batch_of_views(2)
+    query = copy.deepcopy(method).project(view_a)
+    loss = method.loss(view_a, view_b)
+    torch.testing.assert_close(loss, contrast.info_nce(query, method.made[0], keys, 0.5))
+    assert "start=False" in method.extra_repr() and "start" not in METHODS["MoCo"]().extra_repr()
+
+
+def test_moco_s_trace_says_what_each_stage_changed_and_changes_nothing():
+    def two_steps(traced):
+        torch.manual_seed(0)
+        method = METHODS["MoCo"]()
+        optimiser = torch.optim.SGD(method.parameters(), lr=0.1)
+        if traced:
+            query, key = map(nn.ModuleList, method_networks(method))
+            method.trace = Trace(query=query, key=key, queue=method.queue)
+        for step in (1, 2):
+            optimiser.zero_grad()
+            method.loss(*batch_of_views(step)).backward()
+            optimiser.step()
+            method.after_step()
+        return method
+
+    trace = two_steps(traced=True).trace
+    assert [(event.step, event.stage, event.changed) for event in trace.events] == [
+        (1, "EMA", ()),  # both networks start alike
+        (1, "keys", ("key statistics",)),
+        (1, "logits", ("query statistics",)),
+        (1, "optimiser", ("query",)),
+        (1, "enqueue", ("queue",)),
+        (2, "EMA", ("key",)),
+        (2, "keys", ("key statistics",)),
+        (2, "logits", ("query statistics",)),
+        (2, "optimiser", ("query",)),
+        (2, "enqueue", ("queue",)),
+    ]
+    assert trace.events[2].detail["loss"] > 0 and trace.events[4].detail == {"pointer": 16}
+    traced, plain = two_steps(True), two_steps(False)
+    assert fingerprint(traced) == fingerprint(plain) and plain.trace is None
 
 
 def test_moco_s_key_statistics_are_its_own():
@@ -543,7 +612,7 @@ def test_a_mistake_in_the_first_step_is_reported_as_it_is():
         train(lambda: SimCLR(TinyEncoder(), head(), temperature=-1), PICTURES, TINY)
     with pytest.raises(ValueError, match="unknown policy 'simclr_cifra'"):
         run_of("SimCLR", policy="simclr_cifra")
-    with pytest.raises(ValueError, match=r"keys has shape \[16, 8\]; expected \[B, 8\] with B <= 8"):
+    with pytest.raises(ValueError, match=r"keys has shape \[16, 8\]; expected \[B, 8\] with 1 <= B <= 8"):
         train(lambda: MoCo(TinyEncoder(), head(), queue=8), PICTURES, TINY)
 
 
