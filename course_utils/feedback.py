@@ -314,7 +314,11 @@ def _judge(exercise, function):
         _gives(other, exercise.cases, answers) for other in exercise.also_right
     ):
         return _wrong_values(exercise, answers, right)
-    return _wrong_gradient(exercise, function) or Verdict(exercise.name, RIGHT, exercise.guarantees)
+    return (
+        _wrong_gradient(exercise, function)
+        or _gradient_into_constants(exercise, function)
+        or Verdict(exercise.name, RIGHT, exercise.guarantees)
+    )
 
 
 def _not_attempted(exercise, answer=...):
@@ -486,6 +490,21 @@ def _wrong_gradient(exercise, function):
                 headline = f"The values are right, the gradient that reaches {name} is not: {cause}."
                 lines = (f"Smallest input: {_written(case)}", *_compared_values((gradient,), (value,)))
                 return Verdict(exercise.name, WRONG, headline, lines)
+    return None
+
+
+def _gradient_into_constants(exercise, function):
+    """A verdict if a gradient reaches what should be a constant, else None; the gradients are right so far."""
+    for case in exercise.cases if exercise.constant else ():
+        found = _gradients(function, case, (*exercise.gradient, *exercise.constant))[len(exercise.gradient) :]
+        reached = [name for name, gradient in zip(exercise.constant, found, strict=True) if gradient.any()]
+        if reached:
+            headline = (
+                f"Misconception: gradient into {' and '.join(reached)}. The values are right, but a gradient "
+                f"reaches {' and '.join(reached)}, and training would move what should only be compared with. "
+                "Constants are detached: x.detach()."
+            )
+            return Verdict(exercise.name, WRONG, headline, (f"Smallest input: {_written(case)}",))
     return None
 
 
