@@ -3,9 +3,12 @@
 import argparse
 
 from course_utils import records
-from course_utils.experiments import cifar
+from course_utils.experiments import cifar, moco
 
-EXPERIMENTS = {function.__name__: function for function in (cifar.simclr_cifar,)}
+EXPERIMENTS = {
+    function.__name__: function
+    for function in (cifar.simclr_cifar, moco.moco_staleness, moco.simclr_moco_shapes, moco.moco_cifar)
+}
 
 
 def main(arguments=None):

@@ -138,6 +138,16 @@ def test_runs_that_belong_together_are_merged():
     }
 
 
+def test_what_an_experiment_varies_is_listed_and_kept_with_each_run():
+    methods = [{"kind": "a"}, {"kind": "b"}, {"kind": "a"}]
+    protocols = [run(seed, method=method) for seed, method in enumerate(methods)]
+    with pytest.raises(RecordError, match="differ in method"):
+        records.merge(protocols)
+    merged = records.merge(protocols, varied=("method",))
+    assert merged["method"] == [{"kind": "a"}, {"kind": "b"}]
+    assert [row["method"] for row in merged["runs"]] == methods and merged["data"] == "d"
+
+
 def test_runs_that_do_not_belong_together_are_refused():
     with pytest.raises(RecordError, match="differ in machines"):
         records.merge([run(0), run(1, machines=["n"])])
