@@ -494,15 +494,14 @@ def _wrong_gradient(exercise, function):
 
 
 def _gradient_into_constants(exercise, function):
-    """A verdict if a gradient reaches what should be a constant, else None; the gradients are right so far."""
+    """A verdict if a gradient reaches a constant, else None; values and gradients are right so far."""
     for case in exercise.cases if exercise.constant else ():
         found = _gradients(function, case, (*exercise.gradient, *exercise.constant))[len(exercise.gradient) :]
         reached = [name for name, gradient in zip(exercise.constant, found, strict=True) if gradient.any()]
         if reached:
             headline = (
-                f"Misconception: gradient into {' and '.join(reached)}. The values are right, but a gradient "
-                f"reaches {' and '.join(reached)}, and training would move what should only be compared with. "
-                "Constants are detached: x.detach()."
+                f"Misconception: gradient into {' and '.join(reached)}. The values are right, but training "
+                "would move what should only be compared with. Constants are detached: x.detach()."
             )
             return Verdict(exercise.name, WRONG, headline, (f"Smallest input: {_written(case)}",))
     return None
