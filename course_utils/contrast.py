@@ -136,6 +136,33 @@ def candidate_table(similarities, positive, temperature):
     return table
 
 
+def strongest_pull(similarities, positive):
+    """The temperature at which the loss pulls the positive closest, and how strong |dL/ds+| is there.
+
+    similarities, positive: as for candidate_table. Returns two floats, found by search: of all temperatures
+    (1 - p+) / temperature is largest at one between the smallest gap s+ - s_j divided by 1 + log(1 + K), for
+    K negatives, and the largest gap. Where a gap is 0 or below, the pull grows without end as the temperature
+    falls: (0.0, inf).
+
+    >>> temperature, pull = strongest_pull([0.8, 0.4, 0.2], positive=0)
+    >>> round(temperature, 4), round(pull, 4)
+    (0.3245, 0.9548)
+    """
+    candidate_table(similarities, positive, temperature=1.0)  # refuses what is no comparison
+    s = _finite_numbers(similarities)
+    gaps = s[positive] - torch.cat([s[:positive], s[positive + 1 :]])
+    if gaps.min() <= 0:
+        return 0.0, math.inf
+    low, high = gaps.min() / (1 + math.log(1 + len(gaps))), gaps.max()
+    for _ in range(6):  # each time a closer look at both sides of the best of 1001 temperatures
+        temperatures = torch.logspace(low.log10(), high.log10(), 1001, dtype=torch.float64)
+        weights = (-gaps / temperatures[:, None]).exp().sum(dim=1)
+        pulls = weights / (1 + weights) / temperatures
+        best = int(pulls.argmax())
+        low, high = temperatures[max(best - 1, 0)], temperatures[min(best + 1, len(temperatures) - 1)]
+    return temperatures[best].item(), pulls[best].item()
+
+
 def _finite_numbers(similarities):
     """The similarities of one comparison in float64 on the CPU."""
     try:
@@ -181,6 +208,31 @@ def uniformity(features):
     first, second = torch.triu_indices(len(features), len(features), offset=1, device=features.device)
     squared_distance = (2 - 2 * _similarities(features, features)[first, second]).clamp_min(0)
     return (-2 * squared_distance).logsumexp(dim=0) - math.log(len(first))
+
+
+def tolerance(features, labels):
+    """Mean cosine of all pairs with one label: 1 if every class is one point, 0 for random directions.
+
+    features: [N, D]; labels: int64 [N], at least one of them twice. Returns a scalar in [-1, 1]. Wang & Liu
+    2021, who set it against uniformity. Raises TypeError for features that are not a floating tensor,
+    ValueError for a row without a direction, labels of another length, or no pair with one label.
+
+    >>> tolerance(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), torch.tensor([7, 7, 4]))
+    tensor(1.)
+    """
+    (features,) = _unit_rows(features=features)
+    if labels.shape != features.shape[:1]:
+        raise ValueError(
+            f"labels has shape {list(labels.shape)}; expected [{len(features)}], one a row of features."
+        )
+    classes, place = labels.unique(return_inverse=True)
+    count = torch.bincount(place)
+    pairs = (count * (count - 1)).sum()
+    if pairs == 0:
+        raise ValueError(f"labels holds {len(classes)} values, none of them twice; expected a pair of one.")
+    # The squared length of a class's sum is the sum of all its cosines, each row's 1 with itself included.
+    sums = features.new_zeros(len(classes), features.shape[1]).index_add_(0, place, features)
+    return (sums.square().sum() - len(features)) / pairs
 
 
 def info_nce_inputs(query, positive_key, negative_keys, temperature):

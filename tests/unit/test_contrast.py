@@ -447,6 +447,43 @@ def test_alignment_and_uniformity_by_loops():
     assert contrast.uniformity(torch.ones(4, 3)).item() == pytest.approx(0, abs=1e-6)
 
 
+def test_tolerance_by_loops():
+    x = features(8, 5, seed=1)
+    labels = torch.tensor([2, 0, 2, 1, 0, 2, 9, 1])
+    pairs = [(i, j) for i in range(8) for j in range(i) if labels[i] == labels[j]]
+    expected = sum(cosine(x[i], x[j]) for i, j in pairs) / len(pairs)
+    assert contrast.tolerance(x, labels).item() == pytest.approx(expected, rel=1e-12)
+    assert contrast.tolerance(3 * x.float(), labels).item() == pytest.approx(expected, abs=1e-6)
+    opposite = torch.tensor([[1.0, 0.0], [-2.0, 0.0]])
+    assert contrast.tolerance(opposite, torch.tensor([5, 5])).item() == pytest.approx(-1)
+
+
+@given(
+    st.lists(st.floats(-1, 1).map(lambda x: round(x, 2)), min_size=2, max_size=9),
+    st.integers(0, 8),
+)
+@settings(deadline=None, max_examples=60)
+def test_no_temperature_pulls_more_than_the_strongest_pull(similarities, positive):
+    positive %= len(similarities)
+    best, pull = contrast.strongest_pull(similarities, positive)
+
+    def at(temperature):
+        return -candidate_table(similarities, positive, temperature)["gradient"][positive]
+
+    if similarities[positive] <= max(s for j, s in enumerate(similarities) if j != positive):
+        assert (best, pull) == (0, math.inf)
+        assert at(1e-3) > 100  # about 1 / temperature, or half of it where the two are equal
+    else:
+        assert at(best) == pytest.approx(pull, rel=1e-9)
+        assert all(at(tau) <= pull * (1 + 1e-12) for tau in np.geomspace(1e-3, 10, 200))
+
+
+def test_the_strongest_of_two_peaks_is_found():
+    near_and_far = [0.5, 0.499, *[-0.4] * 1000]  # the crowd makes a peak of its own, far from the close one
+    best, pull = contrast.strongest_pull(near_and_far, 0)
+    assert best < 0.002 and pull > 250
+
+
 # --- wrong input ----------------------------------------------------------------------------------
 
 GOOD = features(4, 3, dtype=torch.float32)
@@ -491,6 +528,10 @@ def with_row(value):
         (lambda: clip_loss(GOOD, GOOD, math.inf), ValueError, ["logit_scale is inf"]),
         (lambda: nt_xent(GOOD, GOOD, 0.5, reduction="sum"), ValueError, ["'sum'", '"mean"', '"none"']),
         (lambda: contrast.uniformity(GOOD[:1]), ValueError, ["[1, 3]", "at least 2"]),
+        (lambda: contrast.tolerance(GOOD, torch.zeros(3)), ValueError, ["labels", "[3]", "[4]"]),
+        (lambda: contrast.tolerance(GOOD, torch.arange(4)), ValueError, ["4 values", "none of them twice"]),
+        (lambda: contrast.strongest_pull([0.8], 0), ValueError, ["[0.8]", "at least 2"]),
+        (lambda: contrast.strongest_pull(LEADING, 3), ValueError, ["positive is 3", "0 to 2"]),
         (lambda: candidate_table([0.8], 0, 0.5), ValueError, ["[0.8]", "at least 2"]),
         (lambda: candidate_table([0.8, math.nan], 0, 0.5), ValueError, ["nan", "finite"]),
         (lambda: candidate_table(None, 0, 0.5), ValueError, ["similarities is None", "flat list"]),
