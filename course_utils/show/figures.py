@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from PIL import Image
 
+from course_utils import contrast
 from course_utils.show.tables import Shown, cell_text
 
 # Okabe & Ito 2008, distinguishable with any colour vision.
@@ -81,6 +82,17 @@ def picture(figure: Figure | str, alt: str, width: int | None = None) -> Shown:
         f'background: white; border-radius: 4px;" src="{source}"></figure>',
         f"[picture: {alt}]",
     )
+
+
+def svg(figure: Figure, alt: str) -> str:
+    """A figure as an SVG that can be kept as a file and scaled, `alt` inside it; for `picture` as well.
+
+    The same figure gives the same text: no date, no random names. Words stay words.
+    """
+    raw = io.StringIO()
+    with rc_context({**STYLE, "svg.hashsalt": "two-views", "svg.fonttype": "none"}):
+        figure.savefig(raw, format="svg", metadata={"Date": None, "Title": alt})
+    return raw.getvalue()[raw.getvalue().index("<svg") :]
 
 
 def _pixels(figure):
@@ -157,82 +169,74 @@ def _svg_bars(table, column, low, high, start, wide, row, top):
     return "".join(parts)
 
 
-def _svg_text(x, y, words, anchor="start", weight="normal", colour=BLACK):
-    style = f'text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
-    return f'<text x="{x:.1f}" y="{y}" {style}>{html.escape(str(words))}</text>'
+def gradient_curves(similarities, positive, temperature) -> str:
+    """The strength of pull and pushes at every temperature from 0.01 to 10 as an SVG, for `picture`.
 
+    similarities, positive, temperature: as for `contrast.candidate_table`. Both axes are logarithmic and
+    always the same. The positive's curve is thick; a line stands at the temperature, a dot where the pull is
+    strongest (no dot where it grows without end).
 
-def symmetric_tiles(blocks: int, row: int, column: int) -> str:
-    """A symmetric matrix cut into blocks x blocks tiles, and the two directions that one serves: an SVG.
-
-    Tiles on and above the diagonal are computed, those below are hatched. Followed is tile (row, column), or
-    its mirror image if it lies below the diagonal: its row sums go to the right, its column sums down. Raises
-    ValueError for a tile outside the matrix.
-
-    >>> symmetric_tiles(8, 1, 5)[:4]
+    >>> gradient_curves([0.8, 0.4, 0.2], positive=0, temperature=0.5)[:4]
     '<svg'
     """
-    if not (0 <= row < blocks and 0 <= column < blocks):
-        raise ValueError(
-            f"tile ({row}, {column}) is not one of {blocks} x {blocks}; expected 0 to {blocks - 1}."
-        )
-    left, top, edge, cell = 70, 40, 288, 288 / blocks
-    first, second = min(row, column), max(row, column)
-    line_y, line_x = top + (first + 0.5) * cell, left + (second + 0.5) * cell
-    strip_x, strip_y = left + edge + 60, top + edge + 45  # the same sums, drawn upright and lying
-    stairs = "".join(
-        f"M{left + k * cell:.1f} {top + k * cell:.1f}H{left + edge}v{cell:.1f}H{left + k * cell:.1f}Z"
-        for k in range(blocks)
-    )
+    left, top, wide, high = 96, 30, 520, 190
+    width, height = left + wide + 40, top + high + 44
+
+    def across(x):
+        return left + (np.log10(x) + 2) / 3 * wide  # 0.01 to 10
+
+    def down(y):
+        return top + (2 - np.log10(np.maximum(y, 1e-9))) / 4 * high  # 100 to 0.01
+
+    temperatures = np.logspace(-2, 1, 121)
+    logits = np.asarray(similarities, dtype=float)[:, None] / temperatures
+    weights = np.exp(logits - logits.max(axis=0))
+    probabilities = weights / weights.sum(axis=0)
+    probabilities[positive] = np.delete(probabilities, positive, axis=0).sum(axis=0)  # 1 - p+, no digit lost
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="560" height="415" viewBox="0 0 560 415" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="13">',
-        '<marker id="tip" viewBox="0 0 4 4" refX="2" refY="2" markerWidth="4" markerHeight="4" '
-        'orient="auto"><path d="M0 0L4 2L0 4Z"/></marker>',
-        '<pattern id="mirror" width="7" height="7" patternUnits="userSpaceOnUse">'
-        f'<path d="M0 7L7 0" stroke="{GREY}" stroke-width="0.7"/></pattern>',
-        '<rect width="560" height="415" fill="white"/>',
-        _svg_box(left, top, edge, edge, 'fill="url(#mirror)"'),
-        f'<path d="{stairs}" fill="#D6ECF8"/>',
-        _svg_box(left, top, edge, edge, f'fill="none" stroke="{BLACK}"'),
-        _svg_text(
-            left, top - 22, "S, M x M. Hatched tiles are not computed; dashed: the dark tile's mirror image"
-        ),
-        _svg_text(left + edge / 2, top - 6, "block j", "middle", colour=GREY),
-        _svg_text(left - 8, top + edge / 2, "block i", "end", colour=GREY),
-        _svg_box(strip_x, top, 14, edge, f'fill="white" stroke="{BLACK}"'),
-        _svg_box(strip_x, top + first * cell, 14, cell, f'fill="{BLUE}"'),
-        _svg_arrow(left + (second + 1) * cell, line_y, strip_x - 6, line_y, BLUE),
-        _svg_text(strip_x + 24, line_y - 4, "row sums"),
-        _svg_text(strip_x + 24, line_y + 12, f"for block {first}"),
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif" font-size="13">',
+        f'<clipPath id="frame"><rect x="{left}" y="{top}" width="{wide}" height="{high}"/></clipPath>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        _svg_text(left, 18, "strength of pull and pushes |dL/ds| (thick line: the positive)", weight="bold"),
+        _svg_text(left + wide, height - 8, "temperature (log scale)", "end", colour=GREY),
     ]
-    if blocks <= 32:  # beyond, the lines would be all there is
-        lines = "".join(
-            f"M{left + k * cell:.1f} {top}v{edge}M{left} {top + k * cell:.1f}h{edge}"
-            for k in range(1, blocks)
+    for x in (0.01, 0.1, 1, 10):
+        parts.append(_svg_text(across(x), top + high + 18, f"{x:g}", "middle"))
+    for y in (0.01, 0.1, 1, 10, 100):
+        parts.append(_svg_text(left - 8, round(down(y) + 4, 1), f"{y:g}", "end"))
+        parts.append(f'<path d="M{left} {down(y):.1f}H{left + wide}" stroke="#DDDDDD"/>')
+    parts.append(f'<path d="M{left} {top}V{top + high}H{left + wide}" fill="none" stroke="{GREY}"/>')
+    for place in sorted(range(len(logits)), key=lambda place: place == positive):
+        points = zip(across(temperatures), down(probabilities[place] / temperatures), strict=True)
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        pen = f'stroke="{BLACK}" stroke-width="3"' if place == positive else f'stroke="{BLUE}"'
+        parts.append(f'<polyline points="{line}" fill="none" clip-path="url(#frame)" {pen}/>')
+    x, anchor = across(temperature), "start" if temperature < 5 else "end"
+    parts.append(f'<path d="M{x:.1f} {top}V{top + high}" stroke="{VERMILION}" stroke-dasharray="5 3"/>')
+    parts.append(
+        _svg_text(
+            x + (5 if anchor == "start" else -5),
+            top + 12,
+            f"now {temperature:g}",
+            anchor,
+            "normal",
+            VERMILION,
         )
-        parts.append(f'<path d="{lines}" stroke="{GREY}" stroke-width="0.5" fill="none"/>')
-    if first != second:
-        mirror = f'fill="white" stroke="{VERMILION}" stroke-width="3" stroke-dasharray="5 3"'
-        parts += [
-            _svg_box(left, strip_y, edge, 14, f'fill="white" stroke="{BLACK}"'),
-            _svg_box(left + second * cell, strip_y, cell, 14, f'fill="{VERMILION}"'),
-            _svg_arrow(line_x, top + (first + 1) * cell, line_x, strip_y - 6, VERMILION),
-            _svg_text(left + edge + 12, strip_y + 12, f"column sums for block {second}"),
-            _svg_box(left + first * cell, top + second * cell, cell, cell, mirror),
-        ]
-    dark = f'fill="{BLUE}" stroke="{BLACK}" stroke-width="1.5"'
-    parts.append(_svg_box(left + second * cell, top + first * cell, cell, cell, dark))
+    )
+    best, pull = contrast.strongest_pull(similarities, positive)
+    if best >= 0.01:
+        x, y = across(best), down(pull)
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{GREEN}" stroke="{BLACK}"/>')
+        label = _svg_text(x, round(y - 10, 1), f"strongest pull at {cell_text(best)}", "middle")
+        halo = label.replace("<text", '<text stroke="white" stroke-width="5"', 1)  # over the lines behind it
+        parts += [halo, label]
     return "".join([*parts, "</svg>"])
 
 
-def _svg_box(x, y, width, height, style):
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}/>'
-
-
-def _svg_arrow(x1, y1, x2, y2, colour):
-    way = f"M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}"
-    return f'<path d="{way}" stroke="{colour}" stroke-width="3" marker-end="url(#tip)"/>'
+def _svg_text(x, y, words, anchor="start", weight="normal", colour=BLACK):
+    style = f'text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
+    return f'<text x="{x:.1f}" y="{y}" {style}>{html.escape(str(words))}</text>'
 
 
 def similarity_matrix(

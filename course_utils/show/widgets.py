@@ -1,13 +1,14 @@
 """Explorers: controls that move one result; a page without a kernel shows a few frames of it."""
 
 import html
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import ipywidgets
-from ipywidgets import HTML, FloatSlider, HBox, Layout, SelectionSlider, VBox
+from ipywidgets import HTML, FloatSlider, HBox, IntSlider, Layout, SelectionSlider, VBox
 
 from course_utils import contrast
-from course_utils.show.figures import candidate_bars, picture
+from course_utils.show.figures import candidate_bars, gradient_curves, picture
 from course_utils.show.tables import cell_text, show_table
 
 # Round numbers over three decades; in the browser a FloatLogSlider would snap 0.5 to 0.501, 0.07 to 0.0708.
@@ -201,18 +202,66 @@ class CandidateExplorer(Explorer):
     def __init__(self, similarities: Sequence[float], positive: int = 0, temperature: float = 0.5):
         names = contrast.candidate_table(similarities, positive, temperature)["candidate"]
         controls = {
-            f"s{place}": FloatSlider(
-                float(value), min=-1, max=1, step=0.01, description=f"similarity of {name}"
-            )
+            f"s{place}": similarity_slider(name, value)
             for place, (name, value) in enumerate(zip(names, similarities, strict=True))
         }
         controls["temperature"] = temperature_slider(temperature)
         super().__init__(
-            lambda temperature, **sliders: candidates_html(list(sliders.values()), positive, temperature),
+            lambda temperature, **sliders: candidates_html(
+                contrast.candidate_table(list(sliders.values()), positive, temperature)
+            ),
             controls,
             frames=[{"temperature": 1.0}, {"temperature": 0.1}],
             title="Candidates, probabilities and gradients",
         )
+
+
+class TemperatureExplorer(Explorer):
+    """One comparison at every temperature, with up to eight negatives and the place of the strongest pull.
+
+    similarities: the positive's, then at least one negative's, in [-1, 1]. names: of those candidates, if not
+    positive, negative 1, ... temperature: > 0. Controls: "temperature", "negatives" (how many take part: the
+    sliders of the others are not shown) and "s0" (the positive) to "s8". Negatives that join later begin at a
+    similarity of 0.
+    """
+
+    MOST = 8
+
+    def __init__(
+        self, similarities, names=None, temperature=0.5, title="One comparison at every temperature"
+    ):
+        count = len(similarities) - 1
+        names = [*(names or ["positive", *_negatives(1, count)]), *_negatives(count + 1, self.MOST)]
+        starts = [*similarities, *[0.0] * (self.MOST - count)]
+        controls = {
+            "temperature": temperature_slider(temperature),
+            "negatives": IntSlider(count, min=1, max=self.MOST, description="number of negatives"),
+        }
+        for place, (name, value) in enumerate(zip(names, starts, strict=True)):
+            controls[f"s{place}"] = similarity_slider(name, value)
+        super().__init__(
+            lambda temperature, negatives, **sliders: temperature_html(
+                list(sliders.values())[: negatives + 1], names[: negatives + 1], temperature
+            ),
+            controls,
+            frames=[{"temperature": 1.0}, {"temperature": 0.1}],
+            title=title,
+        )
+        controls["negatives"].observe(self._show_sliders, "value")
+        self._show_sliders()
+
+    def _show_sliders(self, change=None):
+        _, box, _ = self.children
+        box.children = list(self.controls.values())[: self.controls["negatives"].value + 3]
+
+
+def _negatives(first, last):
+    return [f"negative {number}" for number in range(first, last + 1)]
+
+
+def similarity_slider(name: str, value: float) -> FloatSlider:
+    """A slider from -1 to 1 for the similarity of the candidate with this name."""
+    return FloatSlider(float(value), min=-1, max=1, step=0.01, description=f"similarity of {name}")
 
 
 def temperature_slider(value: float) -> SelectionSlider:
@@ -224,12 +273,14 @@ def temperature_slider(value: float) -> SelectionSlider:
     return SelectionSlider(options=options, value=value, description="temperature")
 
 
-def candidates_html(similarities: Sequence[float], positive: int, temperature: float) -> str:
-    """What the candidate explorer shows: one line, the table of `contrast.candidate_table`, and its bars."""
-    table = contrast.candidate_table(similarities, positive, temperature)
+def candidates_html(table, note="") -> str:
+    """What an explorer shows of a comparison: one line and a note, the table, and its bars.
+
+    table: from `contrast.candidate_table`, in any case with its columns.
+    """
     line = (
         f"Loss {cell_text(table.attrs['loss'])} nats. Effective number of candidates "
-        f"{cell_text(table.attrs['effective_candidates'], 2)} of {len(table)}."
+        f"{cell_text(table.attrs['effective_candidates'], 2)} of {len(table)}.{note}"
     )
     bars = "; ".join(
         f"{row.candidate} {cell_text(row.probability, 2)} and {cell_text(row.gradient, 2)}"
@@ -237,10 +288,32 @@ def candidates_html(similarities: Sequence[float], positive: int, temperature: f
     )
     return (
         f'<p role="status">{line}</p>'
-        + show_table(table, mark={positive: "partner"}).data
+        + show_table(table, mark={table.attrs["positive"]: "partner"}).data
         + picture(
             candidate_bars(table),
             f"Bars of each candidate's similarity, probability and gradient. Probability and "
             f"gradient: {bars}.",
+        ).data
+    )
+
+
+def temperature_html(similarities: Sequence[float], names: Sequence[str], temperature: float) -> str:
+    """What the temperature explorer shows; the positive is the first candidate."""
+    table = contrast.candidate_table(similarities, 0, temperature)
+    push = table["gradient"].where(table.index > 0)
+    table["candidate"], table["share of push"] = names, push / push.sum()
+    best, pull = contrast.strongest_pull(similarities, 0)
+    strongest = (
+        f"strongest at temperature {cell_text(best)}, where it is {cell_text(pull)}"
+        if best > 0
+        else "which grows without end as the temperature falls: the positive does not lead"
+    )
+    entropy = math.log(table.attrs["effective_candidates"])
+    note = f" Entropy {cell_text(entropy)} nats. Pull {cell_text(-table['gradient'][0])}, {strongest}."
+    return (
+        candidates_html(table, note)
+        + picture(
+            gradient_curves(similarities, 0, temperature),
+            f"Curves of pull and pushes against the temperature. The pull on the positive: {strongest}.",
         ).data
     )

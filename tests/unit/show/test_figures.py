@@ -16,10 +16,11 @@ from course_utils.show import picture
 from course_utils.show.figures import (
     candidate_bars,
     data_flow,
+    gradient_curves,
     image_grid,
     new_figure,
     similarity_matrix,
-    symmetric_tiles,
+    svg,
 )
 
 
@@ -127,37 +128,6 @@ def test_candidate_bars_are_as_long_as_their_values():
     assert hatched == [True, False, False] * 3
 
 
-@pytest.mark.parametrize("row, column", [(1, 5), (5, 1)])
-def test_a_tile_off_the_diagonal_serves_two_directions_whichever_side_is_named(row, column):
-    svg = ElementTree.fromstring(symmetric_tiles(8, row, column))
-    text = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert "for block 1" in text and "column sums for block 5" in text
-    dashed = [box for box in svg.iter("{http://www.w3.org/2000/svg}rect") if box.get("stroke-dasharray")]
-    dark = [box for box in svg.iter("{http://www.w3.org/2000/svg}rect") if box.get("stroke-width") == "1.5"]
-    assert len(dashed) == len(dark) == 1
-    # One is the other turned over at the diagonal, which begins at (70, 40).
-    assert float(dark[0].get("x")) - 70 == pytest.approx(float(dashed[0].get("y")) - 40)
-    assert float(dark[0].get("y")) - 40 == pytest.approx(float(dashed[0].get("x")) - 70)
-
-
-def test_a_tile_on_the_diagonal_serves_one():
-    text = symmetric_tiles(4, 2, 2)
-    assert "for block 2" in text and "column sums" not in text and "stroke-dasharray" not in text
-
-
-@pytest.mark.parametrize("blocks", [1, 3, 256])
-def test_tiles_stay_inside_the_drawing(blocks):
-    svg = ElementTree.fromstring(symmetric_tiles(blocks, 0, blocks - 1))
-    for box in svg.iter("{http://www.w3.org/2000/svg}rect"):
-        assert float(box.get("x") or 0) + float(box.get("width")) <= float(svg.get("width"))
-        assert float(box.get("y") or 0) + float(box.get("height")) <= float(svg.get("height"))
-
-
-def test_a_tile_outside_the_matrix_is_refused():
-    with pytest.raises(ValueError, match=r"tile \(8, 0\) is not one of 8 x 8; expected 0 to 7"):
-        symmetric_tiles(8, 8, 0)
-
-
 @pytest.mark.parametrize("temperature", [0.01, 10])
 def test_candidate_bars_stay_inside_at_extreme_temperatures(temperature):
     svg = ElementTree.fromstring(
@@ -255,3 +225,47 @@ def test_the_sanitiser_of_the_notebook_tests_takes_out_the_pixels_and_nothing_el
         cleaned = re.sub(pattern, replacement, data)
         assert f'src="{replacement}"' in cleaned and len(cleaned) < 300
         assert data.split("src=")[0] == cleaned.split("src=")[0] and 'alt="the alt text"' in cleaned
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def curve(drawing, thick):
+    """The points of the curves of an SVG that are thick, or are not."""
+    lines = ElementTree.fromstring(drawing).findall(f"{SVG}polyline")
+    return [
+        np.array([point.split(",") for point in line.get("points").split()], dtype=float)
+        for line in lines
+        if (line.get("stroke-width") == "3") == thick
+    ]
+
+
+def test_gradient_curves_mark_the_peak_of_the_thick_line():
+    drawing = gradient_curves([0.8, 0.4, 0.2], 0, 0.5)
+    [pull] = curve(drawing, thick=True)
+    assert len(curve(drawing, thick=False)) == 2
+    dot = ElementTree.fromstring(drawing).find(f"{SVG}circle")
+    top = pull[pull[:, 1].argmin()]
+    assert abs(float(dot.get("cx")) - top[0]) < 5 and abs(float(dot.get("cy")) - top[1]) < 1
+    assert "strongest pull at 0.3245" in drawing and "now 0.5" in drawing
+
+
+def test_a_pull_without_end_has_no_dot():
+    drawing = gradient_curves([0.3, 0.4, 0.2], 0, 10)
+    [pull] = curve(drawing, thick=True)
+    assert (np.diff(pull[:, 1]) > 0).all(), "lower and lower on the page as the temperature rises"
+    assert ElementTree.fromstring(drawing).find(f"{SVG}circle") is None
+
+
+def test_a_drawing_as_svg_is_the_same_each_time_and_says_what_it_shows():
+    def draw():
+        figure, axes = new_figure(4, 2)
+        axes.plot([0, 1], [0, 1], label="a line")
+        axes.legend()
+        return svg(figure, "A line that <rises>")
+
+    drawing = draw()
+    assert drawing == draw() and drawing.startswith("<svg")
+    root = ElementTree.fromstring(drawing)
+    assert "A line that <rises>" in "".join(root.itertext()) and "a line" in "".join(root.itertext())
+    assert 'src="data:image/svg+xml' in picture(drawing, "A line").data

@@ -1,7 +1,7 @@
 import ipywidgets
 import pytest
 
-from course_utils.show.widgets import WIDGET_VIEW, CandidateExplorer, Explorer
+from course_utils.show.widgets import WIDGET_VIEW, CandidateExplorer, Explorer, TemperatureExplorer
 
 
 def squares(render=lambda x, y: f"<p>{x * x + y}</p>", **changes):
@@ -148,3 +148,45 @@ def test_pictures_of_the_candidate_explorer_have_alt_text():
     html = CandidateExplorer([0.8, 0.4]).html
     assert html.count("<img alt=") == html.count("<img") == 1
     assert 'role="status"' in html
+
+
+def shown_sliders(explorer):
+    return [control.description for control in explorer.children[1].children]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "shown"),
+    [
+        (1.0, ["0.4506", "-0.5494", "0.7971"]),
+        (0.5, ["0.5713", "-0.8575", "0.5599"]),
+        (0.1, ["0.9796", "-0.2037", "0.0206"]),
+    ],
+)
+def test_the_temperature_explorer_shows_the_table_and_the_strongest_pull(temperature, shown):
+    explorer = TemperatureExplorer([0.8, 0.4, 0.2])
+    explorer.set(temperature=temperature)
+    assert all(number in explorer.html for number in [*shown, "0.3245", "0.9548"])
+    explorer.set(s0=0.3)
+    assert "does not lead" in explorer.html and "0.3245" not in explorer.html
+
+
+def test_only_the_negatives_that_take_part_have_a_slider():
+    explorer = TemperatureExplorer([0.8, 0.4], names=["positive", "false negative"])
+    always = ["temperature", "number of negatives", "similarity of positive", "similarity of false negative"]
+    assert shown_sliders(explorer) == always
+    seen = changes_of(explorer)
+    explorer.controls["negatives"].value = 3
+    assert len(seen) == 1 and "negative 3" in explorer.html
+    assert shown_sliders(explorer) == [*always, "similarity of negative 2", "similarity of negative 3"]
+    explorer.set(negatives=1, s8=0.9)
+    assert shown_sliders(explorer) == always and "negative 2" not in explorer.html
+
+
+def test_the_temperature_explorer_stands_the_ends_of_its_sliders():
+    explorer = TemperatureExplorer([1.0, -1.0])
+    for place, temperature in enumerate((0.01, 10, 0.01)):
+        explorer.set(
+            temperature=temperature, negatives=8, **{f"s{j}": 1.0 - 2 * (place == j) for j in range(9)}
+        )
+        assert explorer.error is None and "nan" not in explorer.html.split("base64,")[0].lower()
+    assert explorer.html.count("<img alt=") == explorer.html.count("<img") == 2
