@@ -138,17 +138,15 @@ def test_runs_that_belong_together_are_merged():
     }
 
 
-def test_what_an_experiment_varies_is_listed_and_kept_with_each_run():
-    methods = [{"kind": "a"}, {"kind": "b"}, {"kind": "a"}]
-    protocols = [run(seed, method=method) for seed, method in enumerate(methods)]
-    with pytest.raises(RecordError, match="differ in method"):
-        records.merge(protocols)
-    merged = records.merge(protocols, varied=("method",))
-    assert merged["method"] == [{"kind": "a"}, {"kind": "b"}]
-    assert [row["method"] for row in merged["runs"]] == methods and merged["data"] == "d"
+def test_what_an_experiment_varies_is_said_with_each_run():
+    merged = records.merge([run(0, method="cold"), run(0, method="hot"), run(1, method="hot")], "method")
+    assert merged["method"] == ["cold", "hot"] and merged["data"] == "d"
+    assert [(one["method"], one["seed"]) for one in merged["runs"]] == [("cold", 0), ("hot", 0), ("hot", 1)]
 
 
 def test_runs_that_do_not_belong_together_are_refused():
+    with pytest.raises(RecordError, match="differ in budget"):
+        records.merge([run(0, method="cold"), run(1, method="hot", budget=3)], "method")
     with pytest.raises(RecordError, match="differ in machines"):
         records.merge([run(0), run(1, machines=["n"])])
     with pytest.raises(RecordError, match="differ in budget"):
