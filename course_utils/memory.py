@@ -275,7 +275,7 @@ class Trace:
     buffers under "<name> statistics"; of one without parameters, such as a KeyQueue, its buffers under its
     name. `note` compares all of them with the values at the event before, so a trace copies them, and a GPU
     waits: it is for looking at some steps. `events` is a list of Event; `print(trace)`, `trace.table()` and
-    `show.figures.step_trace(trace)` show them.
+    `show.queue.step_trace(trace)` show them.
 
     >>> network = nn.Linear(1, 1)
     >>> trace = Trace(network=network)
