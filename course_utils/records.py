@@ -79,29 +79,35 @@ def load(name, folder=None) -> Record:
         raise RecordError(f"{path} is not a whole record ({error}); restore it with git.") from error
 
 
-def merge(protocols, varied=None) -> dict:
+def merge(protocols, varied=()) -> dict:
     """The protocols of finished runs as one: what all share once, what differs by design under "runs".
 
-    protocols: those of training.Run, one a run. varied: the one entry, such as "method", that the experiment
-    varies: each run has its own, and the shared entry lists them all. Raises RecordError where a run did not
-    finish, or where two disagree in anything else but seed, seconds and weights: they do not belong in one
-    record.
+    protocols: those of training.Run, one a run. varied: the entries that the experiment varies, such as
+    "method": each run has its own, and the shared entry lists all that there are. Raises RecordError where
+    one did not finish, or where two disagree in anything but these, seed, seconds and weights: they do not
+    belong in one record.
     """
     unfinished = [protocol["seed"] for protocol in protocols if not protocol["finished"]]
     if unfinished:
         raise RecordError(f"the runs with seeds {unfinished} did not finish; let them, then record.")
-    own = (*RUN, "start", "finished", varied)
+    own = (*varied, *RUN, "start", "finished")
     shared = [{key: value for key, value in protocol.items() if key not in own} for protocol in protocols]
     different = {
         key for other in shared for key in other.keys() | shared[0] if other.get(key) != shared[0].get(key)
     }
     if different:
         raise RecordError(f"the runs differ in {', '.join(sorted(different))}; record them apart.")
-    names = (varied, *RUN) if varied else RUN
-    merged = {**shared[0], "runs": [{key: protocol[key] for key in names} for protocol in protocols]}
-    if varied:
-        merged[varied] = list(dict.fromkeys(protocol[varied] for protocol in protocols))
-    return merged
+    runs = [{key: protocol[key] for key in (*varied, *RUN)} for protocol in protocols]
+    return {**shared[0], **{key: _different(run[key] for run in runs) for key in varied}, "runs": runs}
+
+
+def _different(values):
+    """The values in their order, each once; some are dicts, which no set takes."""
+    found = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
 
 
 def machine(device) -> dict:

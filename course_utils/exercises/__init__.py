@@ -5,10 +5,18 @@ function and compares the numbers; nobody's code is read. Cases go from the smal
 that differs is the one shown.
 """
 
-from course_utils.exercises import clip, fused_kernels, infonce, mutual_information, temperature, two_views
+from course_utils.exercises import (
+    clip,
+    fused_kernels,
+    infonce,
+    moco,
+    mutual_information,
+    temperature,
+    two_views,
+)
 from course_utils.exercises.exercise import Exercise
 
-MODULES = (two_views, infonce, temperature, clip, mutual_information, fused_kernels)
+MODULES = (two_views, infonce, temperature, moco, clip, mutual_information, fused_kernels)
 EXERCISES = {exercise.name: exercise for module in MODULES for exercise in module.EXERCISES}
 
 

@@ -46,7 +46,8 @@ class Exercise:
     """One exercise.
 
     reference: the right function. cases: inputs, smallest first. gradient: the names of the arguments through
-    which a gradient must reach the result. also_right: other functions whose values are accepted.
+    which a gradient must reach the result; constant: of those that none may reach. also_right: other
+    functions whose values are accepted.
     """
 
     name: str
@@ -56,4 +57,5 @@ class Exercise:
     guarantees: str
     hints: tuple[str, str, str]
     gradient: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
     also_right: tuple[Callable, ...] = ()

@@ -3,11 +3,18 @@
 import argparse
 
 from course_utils import records
-from course_utils.experiments import cifar, temperature
+from course_utils.experiments import cifar, moco, temperature
 
 EXPERIMENTS = {
     function.__name__: function
-    for function in (cifar.simclr_cifar, temperature.temperature_shapes, temperature.temperature_cifar)
+    for function in (
+        cifar.simclr_cifar,
+        temperature.temperature_shapes,
+        temperature.temperature_cifar,
+        moco.moco_staleness,
+        moco.simclr_moco_shapes,
+        moco.moco_cifar,
+    )
 }
 
 

@@ -96,7 +96,7 @@ def sweep(name, label, encoder, budget, policy, pictures, fit, test, seeds):
         name=f"temperature_{name}_{size}",
         question="What does the temperature of training change in the loss, the embeddings and the readout?",
         protocol={
-            **records.merge(protocols, varied="method"),
+            **records.merge(protocols, varied=("method",)),
             "readout": f"the label is the {label}; fitted on {len(fit)} pictures, accuracy on {len(test)} "
             "test pictures; linear: logistic regression on features standardised with the training part, "
             "penalty chosen on a fifth of it; knn: 20 nearest by cosine, one vote each; uniformity: 2000 "

@@ -138,15 +138,18 @@ def test_runs_that_belong_together_are_merged():
     }
 
 
-def test_what_an_experiment_varies_is_said_with_each_run():
-    merged = records.merge([run(0, method="cold"), run(0, method="hot"), run(1, method="hot")], "method")
-    assert merged["method"] == ["cold", "hot"] and merged["data"] == "d"
-    assert [(one["method"], one["seed"]) for one in merged["runs"]] == [("cold", 0), ("hot", 0), ("hot", 1)]
+def test_what_an_experiment_varies_is_listed_and_said_with_each_run():
+    methods = [{"kind": "cold"}, {"kind": "hot"}, {"kind": "hot"}]
+    protocols = [run(seed, method=method, budget=9) for seed, method in enumerate(methods)]
+    merged = records.merge(protocols, varied=("method", "budget"))
+    assert merged["method"] == [{"kind": "cold"}, {"kind": "hot"}] and merged["data"] == "d"
+    assert [one["method"] for one in merged["runs"]] == methods
+    assert merged["budget"] == [9] and merged["runs"][2]["budget"] == 9
 
 
 def test_runs_that_do_not_belong_together_are_refused():
     with pytest.raises(RecordError, match="differ in budget"):
-        records.merge([run(0, method="cold"), run(1, method="hot", budget=3)], "method")
+        records.merge([run(0, method="cold"), run(1, method="hot", budget=3)], varied=("method",))
     with pytest.raises(RecordError, match="differ in machines"):
         records.merge([run(0), run(1, machines=["n"])])
     with pytest.raises(RecordError, match="differ in budget"):
