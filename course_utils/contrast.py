@@ -202,9 +202,7 @@ def uniformity(features):
     >>> uniformity(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).abs()
     tensor(0.)
     """
-    (features,) = _unit_rows(features=features)
-    if len(features) < 2:
-        raise ValueError(f"features has shape {list(features.shape)}; expected at least 2 rows to compare.")
+    features = _several_unit_rows(features)
     first, second = torch.triu_indices(len(features), len(features), offset=1, device=features.device)
     squared_distance = (2 - 2 * _similarities(features, features)[first, second]).clamp_min(0)
     return (-2 * squared_distance).logsumexp(dim=0) - math.log(len(first))
@@ -233,6 +231,56 @@ def tolerance(features, labels):
     # The squared length of a class's sum is the sum of all its cosines, each row's 1 with itself included.
     sums = features.new_zeros(len(classes), features.shape[1]).index_add_(0, place, features)
     return (sums.square().sum() - len(features)) / pairs
+
+
+def spread(features):
+    """How widely unit-length features lie: 1 if they fill the sphere, 0 if all coincide.
+
+    features: [N, D], N >= 2. Returns a scalar, sqrt(D) times the mean standard deviation of a coordinate
+    (Chen & He 2021, SimSiam, figure 2). Raises TypeError for features that are not a floating tensor,
+    ValueError for fewer than 2 rows or a row without a direction.
+
+    >>> spread(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+    tensor(0.)
+    """
+    features = _several_unit_rows(features)
+    return features.std(dim=0, correction=0).mean() * math.sqrt(features.shape[1])
+
+
+def effective_rank(features):
+    """How many directions features fill: exp of the entropy of their singular values' shares, from 1 to D.
+
+    features: [N, D], N >= 2, centred inside. Returns a scalar; 0 if all rows coincide. Roy & Vetterli 2007,
+    section 2, here without the mean, so that one far-away point does not pass for a direction.
+    Raises TypeError for features that are not a floating tensor, ValueError for fewer than 2 rows or a row
+    without a direction.
+
+    >>> effective_rank(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    tensor(2.)
+    """
+    features = _several_unit_rows(features)
+    sizes = torch.linalg.svdvals(features - features.mean(dim=0))
+    if sizes.max() <= torch.finfo(sizes.dtype).eps * len(features):
+        return torch.zeros_like(sizes.sum())
+    return torch.special.entr(sizes / sizes.sum()).sum().exp()
+
+
+def cross_correlation(view_a, view_b):
+    """Correlation over the batch of each coordinate of view_a with each of view_b, between -1 and 1.
+
+    view_a, view_b: [N, D], row k of both from the same picture, N >= 2. Returns [D, D]. Zbontar et al. 2021
+    (Barlow Twins), equation 2, coordinates centred and scaled first. A coordinate that does not vary
+    correlates with nothing. Raises ValueError for two shapes that differ or fewer than 2 rows.
+
+    >>> cross_correlation(torch.tensor([[0.0], [1.0]]), torch.tensor([[5.0], [3.0]])).round(decimals=4)
+    tensor([[-1.]])
+    """
+    _require_pairs("view_a", view_a, "view_b", view_b, at_least=2)
+    a, b = (view.float() if view.element_size() < 4 else view for view in (view_a, view_b))
+    a, b = (view - view.mean(dim=0) for view in (a, b))
+    a, b = (view / view.norm(dim=0).clamp_min(torch.finfo(view.dtype).tiny) for view in (a, b))
+    with torch.autocast(a.device.type, enabled=False):
+        return a.T @ b
 
 
 def info_nce_inputs(query, positive_key, negative_keys, temperature):
@@ -311,6 +359,13 @@ def _unit_rows(**features):
     for x in features.values():
         dtype = torch.promote_types(dtype, x.dtype)
     return [_unit(name, x.to(dtype)) for name, x in features.items()]
+
+
+def _several_unit_rows(features):
+    (features,) = _unit_rows(features=features)
+    if len(features) < 2:
+        raise ValueError(f"features has shape {list(features.shape)}; expected at least 2 rows to compare.")
+    return features
 
 
 def _unit(name, x):

@@ -1,4 +1,4 @@
-"""One loop for SimCLR, MoCo, BYOL, SimSiam and CLIP.
+"""One loop for SimCLR, MoCo, BYOL, SimSiam, Barlow Twins and CLIP.
 
     pictures --pairs--> first, second --method.loss--> loss --gradients--> optimiser --> method.after_step
 
@@ -33,6 +33,7 @@ from torch.nn.utils import get_total_norm
 from tqdm.auto import tqdm
 
 from course_utils import records, runtime
+from course_utils.contrast import cross_correlation
 from course_utils.kernels import clip_loss, info_nce, nt_xent
 from course_utils.memory import KeyQueue, ema_update
 from course_utils.networks import ProjectionHead, fingerprint
@@ -171,16 +172,44 @@ class BYOL(Method):
 
 
 class SimSiam(Method):
-    """Predict the other view's z, with no gradient through the predicted side (Chen & He 2021)."""
+    """Predict the other view's z, with no gradient through the predicted side (Chen & He 2021).
 
-    def __init__(self, encoder, head):
+    predictor, stop_gradient: whether the method has them; without either one it collapses (notebook 09).
+    """
+
+    def __init__(self, encoder, head, predictor=True, stop_gradient=True):
         super().__init__(encoder, head)
-        self.predictor = ProjectionHead("mlp", head.width, head.width, hidden=head.width // 2)
+        hidden = head.width // 2
+        self.predictor = ProjectionHead("mlp" if predictor else "none", head.width, head.width, hidden)
+        self.stop_gradient = stop_gradient
 
     def loss(self, view_a, view_b):
         z = self.project(torch.cat([view_a, view_b]))
-        z_a, z_b = z.detach().chunk(2)
+        z_a, z_b = (z.detach() if self.stop_gradient else z).chunk(2)
         return -cosine_similarity(self.predictor(z), torch.cat([z_b, z_a])).mean()
+
+    def extra_repr(self):
+        return f"predictor={self.predictor.kind}, stop_gradient={self.stop_gradient}"
+
+
+class BarlowTwins(Method):
+    """Make each coordinate of z agree between the views and with no other one (Zbontar et al. 2021).
+
+    redundancy: the weight of the squared correlations between different coordinates.
+    """
+
+    def __init__(self, encoder, head, redundancy=5e-3):
+        super().__init__(encoder, head)
+        self.redundancy = redundancy
+
+    def loss(self, view_a, view_b):
+        correlation = cross_correlation(*self.project(torch.cat([view_a, view_b])).chunk(2))
+        itself = correlation.diagonal()
+        others = correlation.square().sum() - itself.square().sum()
+        return (1 - itself).square().sum() + self.redundancy * others
+
+    def extra_repr(self):
+        return f"redundancy={self.redundancy}"
 
 
 class CLIP(Method):
@@ -275,6 +304,7 @@ def train(
     checkpoint=None,
     device=None,
     half=None,
+    watch=None,
 ) -> Run:
     """Train a method on pairs made from pictures.
 
@@ -285,6 +315,7 @@ def train(
     data/cache/runs that is written after each epoch; where it is there already, the run goes on from it.
     device: by default runtime.device(). half: bfloat16 autocast, by default on a GPU only. On a CPU with two
     torch threads or more, a thread of its own draws each batch while the one before it is learned from.
+    watch: called with the method after every step, to measure something on the way.
 
     An interruption (Ctrl-C, or the kernel's interrupt) returns what is there; the same call with a checkpoint
     goes on from the last whole epoch. On a CPU with the same number of threads the same arguments give the
@@ -309,7 +340,7 @@ def train(
     draw = partial(draw_pair, images, captions, policy=policy, size=budget.size, generator=state.generator)
     save = partial(save_checkpoint, file, state, definition) if file else lambda: None
     try:
-        learn(state, draw, len(images), budget, device, half, save)
+        learn(state, draw, len(images), budget, device, half, save, watch or (lambda method: None))
     except KeyboardInterrupt:
         print(f"Interrupted after step {state.step} of {total}; the run holds what was learned so far.")
     return Run(
@@ -341,11 +372,11 @@ class State:
         return len(self.losses)
 
 
-def learn(state, draw, count, budget, device, half, save):
+def learn(state, draw, count, budget, device, half, save, watch):
     """The loop: step by step, epoch by epoch, from where the state is to the end of the budget.
 
     draw: int64 [batch], places of pictures -> a batch of pairs. count: the number of pictures. save: called
-    after each epoch.
+    after each epoch. watch: called with the method after each step.
     """
     total = budget.steps(count)
     began = time.perf_counter() - state.seconds
@@ -355,6 +386,7 @@ def learn(state, draw, count, budget, device, half, save):
             order = torch.randperm(count, generator=state.generator)[: count // budget.batch * budget.batch]
             for pair in draw_in_turn(order.split(budget.batch)):
                 take_step(state, pair, rate_at(state.step, total, budget), half)
+                watch(state.method)
                 state.seconds = time.perf_counter() - began
                 bar.set_postfix(loss=f"{state.losses[-1]:.3f}", refresh=False)
                 bar.update(budget.batch)

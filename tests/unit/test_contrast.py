@@ -291,6 +291,7 @@ def test_gradcheck_of_every_loss():
             assert torch.autograd.gradcheck(loss, (*inputs, reduction))
     assert torch.autograd.gradcheck(contrast.alignment, (a, b))
     assert torch.autograd.gradcheck(contrast.uniformity, (keys,))
+    assert torch.autograd.gradcheck(contrast.cross_correlation, (a, b))
 
 
 # --- numbers.md N3: CLIP --------------------------------------------------------------------------
@@ -484,6 +485,37 @@ def test_the_strongest_of_two_peaks_is_found():
     assert best < 0.002 and pull > 250
 
 
+def test_spread_is_one_on_a_whole_sphere_and_zero_in_a_point():
+    generator = torch.Generator().manual_seed(0)
+    anywhere = torch.randn(20_000, 16, generator=generator, dtype=torch.float64)
+    assert contrast.spread(anywhere).item() == pytest.approx(1, abs=0.01)
+    assert contrast.spread(torch.ones(5, 4)) == 0
+
+
+def test_effective_rank_counts_directions():
+    axes = torch.eye(8, dtype=torch.float64)
+    both_ways = torch.cat([axes, -axes])
+    for count in (1, 3, 8):
+        filled = both_ways[:, :count].count_nonzero(dim=1) > 0
+        assert contrast.effective_rank(both_ways[filled]).item() == pytest.approx(count, rel=1e-12)
+    assert contrast.effective_rank(torch.ones(5, 4)) == 0
+    assert contrast.effective_rank(torch.ones(5, 4) + 1e-9 * torch.eye(5, 4)) == 0, "rounding is no direction"
+    uneven = torch.tensor([[1.0, 0], [-1, 0], [0.6, 0.8], [-0.6, -0.8]], dtype=torch.float64)
+    sizes = np.linalg.svd(uneven.numpy(), compute_uv=False)
+    shares = sizes / sizes.sum()
+    expected = math.exp(-(shares * np.log(shares)).sum())
+    assert contrast.effective_rank(uneven).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_cross_correlation_is_numpy_s():
+    a, b = features(9, 4, seed=1), features(9, 4, seed=2)
+    expected = np.corrcoef(a.T.numpy(), b.T.numpy())[:4, 4:]
+    np.testing.assert_allclose(contrast.cross_correlation(5 * a + 3, b).numpy(), expected, rtol=1e-12)
+    a[:, 2] = 7.0
+    found = contrast.cross_correlation(a, b)
+    assert (found[2] == 0).all() and found.isfinite().all(), "a coordinate that never varies"
+
+
 # --- wrong input ----------------------------------------------------------------------------------
 
 GOOD = features(4, 3, dtype=torch.float32)
@@ -532,6 +564,9 @@ def with_row(value):
         (lambda: contrast.tolerance(GOOD, torch.arange(4)), ValueError, ["4 values", "none of them twice"]),
         (lambda: contrast.strongest_pull([0.8], 0), ValueError, ["[0.8]", "at least 2"]),
         (lambda: contrast.strongest_pull(LEADING, 3), ValueError, ["positive is 3", "0 to 2"]),
+        (lambda: contrast.spread(GOOD[:1]), ValueError, ["[1, 3]", "at least 2"]),
+        (lambda: contrast.effective_rank(GOOD[:1]), ValueError, ["[1, 3]", "at least 2"]),
+        (lambda: contrast.cross_correlation(GOOD, GOOD[:1]), ValueError, ["[1, 3]", "same shape"]),
         (lambda: candidate_table([0.8], 0, 0.5), ValueError, ["[0.8]", "at least 2"]),
         (lambda: candidate_table([0.8, math.nan], 0, 0.5), ValueError, ["nan", "finite"]),
         (lambda: candidate_table(None, 0, 0.5), ValueError, ["similarities is None", "flat list"]),

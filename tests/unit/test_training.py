@@ -10,6 +10,7 @@ import threading
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from course_utils.networks import ProjectionHead, SmallEncoder, TextTower, finge
 from course_utils.training import (
     BYOL,
     CLIP,
+    BarlowTwins,
     Budget,
     CheckpointError,
     Diverged,
@@ -66,6 +68,7 @@ METHODS = {
     "MoCo": lambda: MoCo(TinyEncoder(), head(), queue=40, momentum=0.9, temperature=0.5),
     "BYOL": lambda: BYOL(TinyEncoder(), head(), momentum=0.9),
     "SimSiam": lambda: SimSiam(TinyEncoder(), head()),
+    "BarlowTwins": lambda: BarlowTwins(TinyEncoder(), head()),
     "CLIP": lambda: CLIP(TinyEncoder(), head(), TextTower(12, width=16), head()),
 }
 
@@ -324,6 +327,37 @@ def test_simsiam_stops_the_gradient_through_the_predicted_side():
     method.loss(view_a, view_b).backward()
     for p, gradient in zip(method.parameters(), gradients, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-6)  # 32 terms added in another order
+
+
+def test_simsiam_without_its_parts():
+    view_a, view_b = batch_of_views()
+    open_ended = SimSiam(TinyEncoder(), head(), stop_gradient=False)
+    z = open_ended.project(torch.cat([view_a, view_b]))
+    expected = -cosine_similarity(open_ended.predictor(z), z.roll(16, dims=0)).mean()
+    for ours, right in zip(
+        torch.autograd.grad(open_ended.loss(view_a, view_b), list(open_ended.parameters())),
+        torch.autograd.grad(expected, list(open_ended.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-6)
+    bare = SimSiam(TinyEncoder(), head(), predictor=False)
+    z = bare.project(torch.cat([view_a, view_b]))
+    torch.testing.assert_close(bare.loss(view_a, view_b), -cosine_similarity(z[:16], z[16:]).mean())
+
+
+def test_barlow_twins_loss_by_loops():
+    method = METHODS["BarlowTwins"]()
+    view_a, view_b = batch_of_views()
+    z = method.project(torch.cat([view_a, view_b])).detach().numpy()
+    c = np.corrcoef(z[:16].T, z[16:].T)[:8, 8:]
+    expected = sum((1 - c[i, j]) ** 2 if i == j else 5e-3 * c[i, j] ** 2 for i in range(8) for j in range(8))
+    assert method.loss(view_a, view_b).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_watches_is_called_after_every_step():
+    seen = []
+    run = run_of("SimSiam", watch=lambda method: seen.append(fingerprint(method)))
+    assert len(seen) == len(set(seen)) == len(run.history)
 
 
 def test_clip_s_scale_starts_at_14_and_stays_below_100():
