@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BUDGETS = ("quick", "full")
 TESTED = ("torch", "torchvision", "jupyterlab", "ipywidgets")
-PHOTOGRAPHS = ("coffee.png", "chelsea.png", "astronaut.png")
+PHOTOGRAPHS = ("coffee.png", "chelsea.png", "astronaut.png", "rocket.jpg")
 CIFAR_FILE = "cifar10.npz"
 CIFAR_MEMBERS = {f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test", "names", "source")}
 

@@ -1,4 +1,4 @@
-"""Where the pictures come from: rendered shapes, three photographs, CIFAR-10."""
+"""Where the pictures come from: rendered shapes and scenes, four photographs, CIFAR-10."""
 
 from course_utils.images.pictures import Pictures
 

@@ -84,16 +84,15 @@ VOCABULARY = tuple(
         }
     )
 )
-NUMBERS = {word: number for number, word in enumerate(VOCABULARY, start=1)}
 
 
 class UnknownWords(ValueError):
     """A text with words that no caption holds, so that no text tower learned them; `words` names them."""
 
-    def __init__(self, words):
+    def __init__(self, words, known):
         self.words = tuple(dict.fromkeys(words))
         named = ", ".join(repr(word) for word in self.words)
-        super().__init__(f"no caption holds {named}; the words that captions hold: {', '.join(VOCABULARY)}.")
+        super().__init__(f"no caption holds {named}; the words that captions hold: {', '.join(known)}.")
 
 
 def write(pictures: Pictures, seed: int, alone: float = 0.0) -> list[str]:
@@ -123,11 +122,16 @@ def _pick(options, draw):
     return options[int(draw * len(options))]
 
 
-def tokens(texts: list[str]) -> Tensor:
-    """The words of texts as numbers, 1 to len(VOCABULARY): int64 [B, L], L the most words; 0 fills up.
+def vocabulary(texts: list[str]) -> tuple[str, ...]:
+    """The words that texts hold, in alphabetical order."""
+    return tuple(sorted({word for text in texts for word in _words(text)}))
 
-    Capital letters and punctuation do not count. Raises UnknownWords for a word that no caption holds, and
-    ValueError for a text without a word.
+
+def tokens(texts: list[str], known: tuple[str, ...] = VOCABULARY) -> Tensor:
+    """The words of texts as numbers, 1 to len(known): int64 [B, L], L the most words; 0 fills up.
+
+    known: the vocabulary. Capital letters and punctuation do not count. Raises UnknownWords for a word that
+    is not in it, and ValueError for a text without a word.
 
     >>> tokens(["a red circle", "Red."]).shape
     torch.Size([2, 3])
@@ -135,9 +139,10 @@ def tokens(texts: list[str]) -> Tensor:
     rows = [_words(text) for text in texts]
     if wordless := [text for text, row in zip(texts, rows, strict=True) if not row]:
         raise ValueError(f"{wordless[0]!r} has no word; expected texts such as 'a red circle'.")
-    if unknown := [word for row in rows for word in row if word not in NUMBERS]:
-        raise UnknownWords(unknown)
-    numbers = torch.zeros(len(rows), max(map(len, rows), default=0), dtype=torch.int64)
+    numbers = {word: number for number, word in enumerate(known, start=1)}
+    if unknown := [word for row in rows for word in row if word not in numbers]:
+        raise UnknownWords(unknown, known)
+    filled = torch.zeros(len(rows), max(map(len, rows), default=0), dtype=torch.int64)
     for place, row in enumerate(rows):
-        numbers[place, : len(row)] = torch.tensor([NUMBERS[word] for word in row])
-    return numbers
+        filled[place, : len(row)] = torch.tensor([numbers[word] for word in row])
+    return filled

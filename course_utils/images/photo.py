@@ -1,4 +1,4 @@
-"""Three real photographs that scikit-image carries in its wheel: nothing is downloaded.
+"""Four real photographs that scikit-image carries in its wheel: nothing is downloaded.
 
 >>> cup(size=64).images.shape
 torch.Size([1, 3, 64, 64])
@@ -31,6 +31,12 @@ def astronaut(size: int = 224) -> Pictures:
     """The astronaut Eileen Collins: Pictures of uint8 [1, 3, size, size]."""
     source = "photograph of Eileen Collins: NASA Great Images, public domain (skimage.data.astronaut)"
     return _photograph(data.astronaut(), left=0, top=0, edge=512, size=size, source=source)
+
+
+def rocket(size: int = 224) -> Pictures:
+    """A Falcon 9 rocket on its launch pad: Pictures of uint8 [1, 3, size, size]."""
+    source = "photograph of a Falcon 9 rocket: SpaceX, public domain (skimage.data.rocket)"
+    return _photograph(data.rocket(), left=110, top=0, edge=427, size=size, source=source)
 
 
 def _photograph(pixels, left: int, top: int, edge: int, size: int, source: str) -> Pictures:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_utils.images import captions, shapes
-from course_utils.images.captions import NUMBERS, TEMPLATES, VOCABULARY, WORDS, UnknownWords, tokens, write
+from course_utils.images.captions import TEMPLATES, VOCABULARY, WORDS, UnknownWords, tokens, write
 
 PICTURES = shapes.make(600, seed=0)
 
@@ -75,8 +75,18 @@ def test_a_share_is_between_0_and_1(alone):
 def test_tokens_are_the_words_numbers_filled_up_with_zeros():
     rows = tokens(["a red circle", "Something, GREEN!"])
     assert rows.dtype == torch.int64
-    numbers = [[NUMBERS[word] for word in text.split()] for text in ("a red circle", "something green")]
-    assert rows.tolist() == [numbers[0], [*numbers[1], 0]] and min(NUMBERS.values()) == 1
+    numbers = [
+        [VOCABULARY.index(word) + 1 for word in text.split()] for text in ("a red circle", "something green")
+    ]
+    assert rows.tolist() == [numbers[0], [*numbers[1], 0]]
+
+
+def test_a_vocabulary_of_ones_own():
+    known = captions.vocabulary(["A ring, a ring", "left of a ring"])
+    assert known == ("a", "left", "of", "ring")
+    assert tokens(["ring left"], known).tolist() == [[4, 2]]
+    with pytest.raises(UnknownWords, match="holds 'right'; the words that captions hold: a, left, of, ring"):
+        tokens(["right of a ring"], known)
 
 
 def test_unknown_words_are_named_once_each():

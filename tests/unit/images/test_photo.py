@@ -7,7 +7,7 @@ from skimage import data
 from course_utils.images import photo
 
 
-@pytest.mark.parametrize("take", [photo.cup, photo.cat, photo.astronaut])
+@pytest.mark.parametrize("take", [photo.cup, photo.cat, photo.astronaut, photo.rocket])
 @pytest.mark.parametrize("size", [8, 64, 224])
 def test_one_square_photograph_without_the_network(take, size, monkeypatch):
     def refuse(*_):
@@ -25,6 +25,7 @@ def test_one_square_photograph_without_the_network(take, size, monkeypatch):
         (photo.cup, data.coffee, 80, 400),
         (photo.cat, data.chelsea, 105, 300),
         (photo.astronaut, data.astronaut, 0, 512),
+        (photo.rocket, data.rocket, 110, 427),
     ],
 )
 def test_at_its_own_size_a_photograph_is_the_cropped_original(take, pixels, left, edge):
@@ -46,6 +47,7 @@ def test_resizing_averages_instead_of_picking_pixels():
         (photo.cup, ["Rachel Michetti", "CC0"]),
         (photo.cat, ["Stefan van der Walt", "CC0"]),
         (photo.astronaut, ["NASA", "public domain"]),
+        (photo.rocket, ["SpaceX", "public domain"]),
     ],
 )
 def test_the_source_names_photographer_and_licence(take, words):
