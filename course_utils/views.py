@@ -407,9 +407,10 @@ def _where(chosen, images, operation, *parameters, **settings):
     """Apply an operation, in place, to the pictures for which it was drawn."""
     chosen = chosen.nonzero().squeeze(1)
     if len(chosen):
-        images[chosen] = operation(
-            images[chosen], *(parameter[chosen] for parameter in parameters), **settings
+        changed = operation(
+            images.index_select(0, chosen), *(parameter[chosen] for parameter in parameters), **settings
         )
+        images.index_copy_(0, chosen, changed)
 
 
 def _as_float(images):
@@ -468,15 +469,16 @@ def _resize_matrix(start, length, edge, size):
     source_pixel = torch.arange(edge, device=start.device) - start[:, None]
     step = length[:, None, None] / size  # pixels of the box per pixel of the view
     centre = step * (torch.arange(size, device=start.device)[:, None] + 0.5)
-    distance = (source_pixel[:, None, :] + 0.5 - centre).abs()
-    share = (1 - distance / step.clamp(min=1)).clamp_(min=0)
+    distance = (source_pixel[:, None, :] + 0.5 - centre).abs_()
+    share = distance.div_(-step.clamp(min=1)).add_(1).clamp_(min=0)
     share *= ((source_pixel >= 0) & (source_pixel < length[:, None]))[:, None, :]
-    return share / share.sum(dim=2, keepdim=True)
+    return share.div_(share.sum(dim=2, keepdim=True))
 
 
 def _rows_and_columns(images, rows, columns):
     """rows [B, S, H] @ picture @ columns [B, T, W].T, for each picture and channel."""
-    return torch.einsum("bsh,bchw,btw->bcst", rows.to(images), images, columns.to(images))
+    narrow = rows.to(images)[:, None] @ images
+    return (narrow.flatten(1, 2) @ columns.to(images).mT).unflatten(1, narrow.shape[1:3])
 
 
 def flip(images):
@@ -495,13 +497,10 @@ def colour_jitter(images, brightness, contrast, saturation, hue, order):
         if not ((amount >= least) & amount.isfinite()).all():
             raise ValueError(f"{name} is {amount.tolist()}; expected finite numbers, none below {least}.")
     changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
-    jittered = torch.empty_like(images)
-    for one_order in order.unique(dim=0):  # at most 24, so there is no loop over pictures
-        chosen = (order == one_order).all(dim=1).nonzero().squeeze(1)
-        group = images[chosen]
-        for k in one_order.tolist():
-            group = changes[k](group, amounts[k][chosen])
-        jittered[chosen] = group
+    jittered = images.clone()
+    for turn in order.T:  # what comes first in each picture, then what comes second
+        for k, change in enumerate(changes):
+            _where(turn == k, jittered, change, amounts[k])
     return jittered
 
 
