@@ -239,6 +239,79 @@ def _svg_text(x, y, words, anchor="start", weight="normal", colour=BLACK):
     return f'<text x="{x:.1f}" y="{y}" {style}>{html.escape(str(words))}</text>'
 
 
+def symmetric_tiles(blocks: int, row: int, column: int) -> str:
+    """A symmetric matrix cut into blocks x blocks tiles, and the two directions that one serves: an SVG.
+
+    Tiles on and above the diagonal are computed, those below are hatched. Followed is tile (row, column), or
+    its mirror image if it lies below the diagonal: its row sums go to the right, its column sums down. Raises
+    ValueError for a tile outside the matrix.
+
+    >>> symmetric_tiles(8, 1, 5)[:4]
+    '<svg'
+    """
+    if not (0 <= row < blocks and 0 <= column < blocks):
+        raise ValueError(
+            f"tile ({row}, {column}) is not one of {blocks} x {blocks}; expected 0 to {blocks - 1}."
+        )
+    left, top, edge, cell = 70, 40, 288, 288 / blocks
+    first, second = min(row, column), max(row, column)
+    line_y, line_x = top + (first + 0.5) * cell, left + (second + 0.5) * cell
+    strip_x, strip_y = left + edge + 60, top + edge + 45  # the same sums, drawn upright and lying
+    stairs = "".join(
+        f"M{left + k * cell:.1f} {top + k * cell:.1f}H{left + edge}v{cell:.1f}H{left + k * cell:.1f}Z"
+        for k in range(blocks)
+    )
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" width="560" height="415" viewBox="0 0 560 415" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="13">',
+        '<marker id="tip" viewBox="0 0 4 4" refX="2" refY="2" markerWidth="4" markerHeight="4" '
+        'orient="auto"><path d="M0 0L4 2L0 4Z"/></marker>',
+        '<pattern id="mirror" width="7" height="7" patternUnits="userSpaceOnUse">'
+        f'<path d="M0 7L7 0" stroke="{GREY}" stroke-width="0.7"/></pattern>',
+        '<rect width="560" height="415" fill="white"/>',
+        _svg_box(left, top, edge, edge, 'fill="url(#mirror)"'),
+        f'<path d="{stairs}" fill="#D6ECF8"/>',
+        _svg_box(left, top, edge, edge, f'fill="none" stroke="{BLACK}"'),
+        _svg_text(
+            left, top - 22, "S, M x M. Hatched tiles are not computed; dashed: the dark tile's mirror image"
+        ),
+        _svg_text(left + edge / 2, top - 6, "block j", "middle", colour=GREY),
+        _svg_text(left - 8, top + edge / 2, "block i", "end", colour=GREY),
+        _svg_box(strip_x, top, 14, edge, f'fill="white" stroke="{BLACK}"'),
+        _svg_box(strip_x, top + first * cell, 14, cell, f'fill="{BLUE}"'),
+        _svg_arrow(left + (second + 1) * cell, line_y, strip_x - 6, line_y, BLUE),
+        _svg_text(strip_x + 24, line_y - 4, "row sums"),
+        _svg_text(strip_x + 24, line_y + 12, f"for block {first}"),
+    ]
+    if blocks <= 32:  # beyond, the lines would be all there is
+        lines = "".join(
+            f"M{left + k * cell:.1f} {top}v{edge}M{left} {top + k * cell:.1f}h{edge}"
+            for k in range(1, blocks)
+        )
+        parts.append(f'<path d="{lines}" stroke="{GREY}" stroke-width="0.5" fill="none"/>')
+    if first != second:
+        mirror = f'fill="white" stroke="{VERMILION}" stroke-width="3" stroke-dasharray="5 3"'
+        parts += [
+            _svg_box(left, strip_y, edge, 14, f'fill="white" stroke="{BLACK}"'),
+            _svg_box(left + second * cell, strip_y, cell, 14, f'fill="{VERMILION}"'),
+            _svg_arrow(line_x, top + (first + 1) * cell, line_x, strip_y - 6, VERMILION),
+            _svg_text(left + edge + 12, strip_y + 12, f"column sums for block {second}"),
+            _svg_box(left + first * cell, top + second * cell, cell, cell, mirror),
+        ]
+    dark = f'fill="{BLUE}" stroke="{BLACK}" stroke-width="1.5"'
+    parts.append(_svg_box(left + second * cell, top + first * cell, cell, cell, dark))
+    return "".join([*parts, "</svg>"])
+
+
+def _svg_box(x, y, width, height, style):
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}/>'
+
+
+def _svg_arrow(x1, y1, x2, y2, colour):
+    way = f"M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}"
+    return f'<path d="{way}" stroke="{colour}" stroke-width="3" marker-end="url(#tip)"/>'
+
+
 def similarity_matrix(
     matrix,
     positives=None,

@@ -21,6 +21,7 @@ from course_utils.show.figures import (
     new_figure,
     similarity_matrix,
     svg,
+    symmetric_tiles,
 )
 
 
@@ -126,6 +127,37 @@ def test_candidate_bars_are_as_long_as_their_values():
     assert {"positive", "negative 1", "-0.2000", f"{table['probability'][0]:.4f}"} <= set(text)
     hatched = [bar.get("fill") == "url(#hatch)" for bar in bars]
     assert hatched == [True, False, False] * 3
+
+
+@pytest.mark.parametrize("row, column", [(1, 5), (5, 1)])
+def test_a_tile_off_the_diagonal_serves_two_directions_whichever_side_is_named(row, column):
+    svg = ElementTree.fromstring(symmetric_tiles(8, row, column))
+    text = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert "for block 1" in text and "column sums for block 5" in text
+    dashed = [box for box in svg.iter("{http://www.w3.org/2000/svg}rect") if box.get("stroke-dasharray")]
+    dark = [box for box in svg.iter("{http://www.w3.org/2000/svg}rect") if box.get("stroke-width") == "1.5"]
+    assert len(dashed) == len(dark) == 1
+    # One is the other turned over at the diagonal, which begins at (70, 40).
+    assert float(dark[0].get("x")) - 70 == pytest.approx(float(dashed[0].get("y")) - 40)
+    assert float(dark[0].get("y")) - 40 == pytest.approx(float(dashed[0].get("x")) - 70)
+
+
+def test_a_tile_on_the_diagonal_serves_one():
+    text = symmetric_tiles(4, 2, 2)
+    assert "for block 2" in text and "column sums" not in text and "stroke-dasharray" not in text
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 256])
+def test_tiles_stay_inside_the_drawing(blocks):
+    svg = ElementTree.fromstring(symmetric_tiles(blocks, 0, blocks - 1))
+    for box in svg.iter("{http://www.w3.org/2000/svg}rect"):
+        assert float(box.get("x") or 0) + float(box.get("width")) <= float(svg.get("width"))
+        assert float(box.get("y") or 0) + float(box.get("height")) <= float(svg.get("height"))
+
+
+def test_a_tile_outside_the_matrix_is_refused():
+    with pytest.raises(ValueError, match=r"tile \(8, 0\) is not one of 8 x 8; expected 0 to 7"):
+        symmetric_tiles(8, 8, 0)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 10])
