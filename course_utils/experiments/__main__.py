@@ -3,7 +3,7 @@
 import argparse
 
 from course_utils import records
-from course_utils.experiments import cifar, moco, temperature
+from course_utils.experiments import cifar, clip, moco, temperature
 
 EXPERIMENTS = {
     function.__name__: function
@@ -14,6 +14,8 @@ EXPERIMENTS = {
         moco.moco_staleness,
         moco.simclr_moco_shapes,
         moco.moco_cifar,
+        clip.clip_pairs,
+        clip.clip_scenes,
     )
 }
 

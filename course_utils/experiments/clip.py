@@ -22,7 +22,7 @@ PAIRS = {
     "full": (resnet18, Budget(epochs=30, batch=256, rate=2e-3), 50_000),
 }
 SCENES = {
-    "quick": (SmallEncoder, Budget(epochs=6, batch=128, rate=4e-3), 8_000),
+    "quick": (SmallEncoder, Budget(epochs=5, batch=128, rate=4e-3), 8_000),
     "full": (resnet18, Budget(epochs=30, batch=256, rate=2e-3), 20_000),
 }
 # How many of the 36 pairs are never seen in training, and the share of captions that name one of the two.
@@ -136,14 +136,13 @@ def clip_pairs(seeds=range(3)):
             rows += linear_readings("random encoder", seeded(make, seed).encoder, pictures, test, pairs)
         return run.protocol, [{"seed": seed, "held_out": number, "captions": said, **row} for row in rows]
 
-    kinds = [(number, said) for number in HELD_OUT for said in (*CAPTIONS, "labels")]
-    parts = side_by_side(one_run, [(*kind, seed) for kind in kinds for seed in seeds])
-    each = [parts[place : place + len(seeds)] for place in range(0, len(parts), len(seeds))]
+    tasks = [(number, said, seed) for number in HELD_OUT for said in (*CAPTIONS, "labels") for seed in seeds]
+    parts = side_by_side(one_run, tasks)
     return records.Record(
         name=f"clip_pairs_{size}",
         question="Which captions let CLIP name colour-shape pairs that it never saw together?",
         protocol={
-            **together([f"{number} held out, {said}" for number, said in kinds], each),
+            **together([f"{number} held out, {said}" for number, said, _ in tasks], parts),
             "readout": f"{TESTED} test pictures of all 36 pairs, every answer one of 36; zero-shot with one "
             "prompt or the mean of six; linear: logistic regression on h, fitted on the first "
             f"{READ_OUT} training pictures, hue and shape apart; retrieval "
@@ -153,23 +152,11 @@ def clip_pairs(seeds=range(3)):
     )
 
 
-def together(kinds, each):
-    """The protocols of several kinds of run as one: what differs between kinds stands under its kind.
-
-    each: for every kind, (protocol, results) of its seeds.
-    """
-    merged = {
-        kind: records.merge([protocol for protocol, _ in parts])
-        for kind, parts in zip(kinds, each, strict=True)
-    }
-    first = next(iter(merged.values()))
-    machines = [machine for protocol in merged.values() for machine in protocol["machines"]]
-    return {
-        **first,
-        **{key: {kind: merged[kind][key] for kind in kinds} for key in ("data", "method", "networks")},
-        "machines": [machine for place, machine in enumerate(machines) if machine not in machines[:place]],
-        "runs": [{"kind": kind, **run} for kind in kinds for run in merged[kind]["runs"]],
-    }
+def together(kinds, parts):
+    """The protocols of several kinds of run as one; kinds: a name for each of parts, (protocol, results)."""
+    merged = records.merge([protocol for protocol, _ in parts], varied=("data", "method", "networks"))
+    runs = [{"kind": kind, **run} for kind, run in zip(kinds, merged["runs"], strict=True)]
+    return {**merged, "runs": runs}
 
 
 def by_pairs(model, reading, right, test, pairs):
@@ -203,6 +190,16 @@ def clip_readings(method, test, pairs):
                 "judged": "calibration error",
                 "value": error,
             }
+    chosen = probabilities(model, test.images, class_vectors(model, ONE_PROMPT)).argmax(dim=1)
+    for place, name in enumerate(PAIR_NAMES):
+        rows = pair_labels(test) == place
+        yield {
+            "model": "CLIP",
+            "reading": "each pair, one prompt",
+            "pairs": "held out" if pairs.flatten()[place] else "seen",
+            "judged": name,
+            "value": (chosen[rows] == place).double().mean().item(),
+        }
     yield {"model": "CLIP", "reading": "learned", "pairs": "seen", "judged": "scale", "value": model.scale}
     yield from retrieval(model, test, pairs)
 
@@ -324,13 +321,13 @@ def clip_scenes(seeds=range(3)):
         ]
         return run.protocol, rows
 
-    parts = side_by_side(one_run, [(said, seed) for said in towers_of_words for seed in seeds])
-    each = [parts[place : place + len(seeds)] for place in range(0, len(parts), len(seeds))]
+    tasks = [(said, seed) for said in towers_of_words for seed in seeds]
+    parts = side_by_side(one_run, tasks)
     return records.Record(
         name=f"clip_scenes_{size}",
         question="What do a CLIP's captions say to it about order, number and negation?",
         protocol={
-            **together(list(towers_of_words), each),
+            **together([said for said, _ in tasks], parts),
             "readout": f"{SCENES_TESTED} new scenes of each kind, each with its true caption and one that is "
             "wrong in what is asked; right if the true one is more similar to the picture, tied within 1e-6",
         },

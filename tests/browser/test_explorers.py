@@ -382,12 +382,15 @@ def test_every_control_of_every_explorer_moves_its_result(browser, lab, name):
         found = explorers(page)
         assert found, f"{name} shows no explorer"
         for explorer in found:
-            controls = explorer.box.locator(".noUi-handle, input[type=checkbox]").all()
+            controls = explorer.box.locator(".noUi-handle, input[type=checkbox], input[type=text]").all()
             assert controls, f"{name}: an explorer without a control"
             for control in controls:
                 before = explorer.content.inner_html()
                 control.focus()
-                is_slider = control.evaluate("e => e.matches('.noUi-handle')")
-                page.keyboard.press("ArrowRight" if is_slider else "Space")
+                kind = control.evaluate("e => e.matches('.noUi-handle') ? 'slider' : e.type")
+                if kind == "text":  # what was typed is sent when the reader leaves the field
+                    page.keyboard.press("End")
+                    page.keyboard.type(" unheard")
+                page.keyboard.press({"slider": "ArrowRight", "checkbox": "Space", "text": "Tab"}[kind])
                 expect(explorer.content).not_to_have_js_property("innerHTML", before, timeout=5_000)
         assert_no_errors(page)

@@ -74,6 +74,7 @@ def test_the_pairs_record_is_whole():
     one = table[(table["reading"] == "zero-shot, one prompt") & (table["judged"] == "both")]
     assert len(one) == 2 * 2 * 2 * 2  # held out, captions, seen or not, seeds
     assert len(record.protocol["runs"]) == 12 and len(record.protocol["data"]) == 6
+    assert record.protocol["runs"][0]["kind"] == "12 held out, always both"
 
 
 def test_the_scenes_record_is_whole_and_a_bag_of_words_cannot_tell_left_from_right():
