@@ -374,7 +374,14 @@ def test_without_a_kernel_the_fallback_is_seen(browser, lab):
 
 
 @pytest.mark.parametrize(
-    "name", ["00_start_here.ipynb", "01_views.ipynb", "02_infonce.ipynb", "07_mutual_information.ipynb"]
+    "name",
+    [
+        "00_start_here.ipynb",
+        "01_views.ipynb",
+        "02_infonce.ipynb",
+        "07_mutual_information.ipynb",
+        "10_fused_kernels.ipynb",
+    ],
 )
 def test_every_control_of_every_explorer_moves_its_result(browser, lab, name):
     with opened(browser, lab, name) as page:
