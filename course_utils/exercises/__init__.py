@@ -11,12 +11,13 @@ from course_utils.exercises import (
     infonce,
     moco,
     mutual_information,
+    projection_head,
     temperature,
     two_views,
 )
 from course_utils.exercises.exercise import Exercise
 
-MODULES = (two_views, infonce, temperature, moco, clip, mutual_information, fused_kernels)
+MODULES = (two_views, infonce, temperature, projection_head, moco, clip, mutual_information, fused_kernels)
 EXERCISES = {exercise.name: exercise for module in MODULES for exercise in module.EXERCISES}
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from course_utils import records
-from course_utils.experiments import cifar, clip, moco, temperature
+from course_utils.experiments import cifar, clip, heads, moco, temperature
 
 EXPERIMENTS = {
     function.__name__: function
@@ -11,6 +11,8 @@ EXPERIMENTS = {
         cifar.simclr_cifar,
         temperature.temperature_shapes,
         temperature.temperature_cifar,
+        heads.heads,
+        heads.heads_cifar,
         moco.moco_staleness,
         moco.simclr_moco_shapes,
         moco.moco_cifar,

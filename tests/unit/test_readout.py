@@ -9,7 +9,7 @@ from torch import nn
 
 from course_utils import readout
 from course_utils.networks import SmallEncoder, fingerprint
-from course_utils.readout import Split, features, interval, knn, linear, pixels
+from course_utils.readout import Split, features, interval, knn, linear, pixels, prediction
 
 
 def pictures(count, seed=0):
@@ -188,3 +188,10 @@ def test_the_interval_covers_as_often_as_it_says():
 def test_no_interval_from_one_seed(values):
     with pytest.raises(ValueError, match="expected at least 2 finite numbers"):
         interval(values)
+
+
+def test_the_next_seed_falls_into_the_prediction_interval_as_often_as_it_says():
+    drawn = np.random.default_rng(1).normal(0.7, 0.05, size=(4000, 6))
+    inside = [low <= row[5] <= high for row in drawn for _, low, high, _ in [prediction(row[:5], 0.9)]]
+    assert abs(np.mean(inside) - 0.9) < 0.02  # the share of 4000 has a standard error of 0.005
+    assert prediction(drawn[0]).low < interval(drawn[0]).low < interval(drawn[0]).high

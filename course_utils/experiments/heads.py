@@ -1,0 +1,331 @@
+"""What a colour augmentation leaves in h and in z, read out of both, with three kinds of head.
+
+Each condition sees the same pictures, with the same encoder, budget and readout; only the views' colours and
+the head differ. `heads` asks rendered pictures, whose shape and hue are known, `heads_cifar` CIFAR-10.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from course_utils import records, runtime
+from course_utils.experiments.seeds import side_by_side, trained
+from course_utils.images import cifar, shapes
+from course_utils.networks import HEADS, ProjectionHead, SmallEncoder, resnet18
+from course_utils.readout import Split, features, knn, linear, pixels
+from course_utils.training import Budget, Method, SimCLR, seeded
+from course_utils.views import Policy, greyscale
+
+COLOUR_JITTER = Policy(
+    name="colour jitter",
+    source="Ours: a crop that leaves most of the picture, flip, and colours turned by any angle.",
+    crop_scale=(0.5, 1.0),
+    jitter=1.0,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.4,
+    hue=0.5,
+    grey=0.2,
+)
+CONDITIONS = {
+    "no colour jitter": replace(
+        COLOUR_JITTER, name="no colour jitter", source="Ours: crop and flip alone.", jitter=0.0, grey=0.0
+    ),
+    "colour jitter": COLOUR_JITTER,
+    "all views grey": replace(
+        COLOUR_JITTER,
+        name="all views grey",
+        source="Ours: crop, flip, every view grey.",
+        jitter=0.0,
+        grey=1.0,
+    ),
+}
+FACTORS = ("shape", "hue")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One size of the experiment: encoder, pictures to train on, to fit the readout on and to judge it by."""
+
+    encoder: type | partial
+    budget: Budget
+    train: int
+    fit: int
+    test: int
+    temperature: float = 0.1
+
+
+RECIPES = {
+    "quick": Recipe(SmallEncoder, Budget(epochs=6, batch=64, rate=6e-3, size=24), 8192, 3000, 3000),
+    "full": Recipe(resnet18, Budget(epochs=60, batch=512, rate=2e-3), 32_768, 10_000, 10_000),
+}
+
+
+# --- Pictures -----------------------------------------------------------------------------------------------
+
+
+def large_shapes(count, seed):
+    """`count` rendered pictures whose shape is large, and their factors: on 32 pixels the small ones blur."""
+    factors = shapes.draw_factors(3 * count, seed)
+    factors = factors[factors.size_band == 1][:count]
+    return shapes.render(factors), factors
+
+
+def grey(pictures):
+    """The same pictures without their colours."""
+    images = (greyscale(pictures.images / 255) * 255).round().to(torch.uint8)
+    return replace(pictures, images=images, source=f"{pictures.source}, made grey")
+
+
+def luminances(factors, bins=64):
+    """What is left of a hue without colour: the palette's luminance times the light, as one of `bins` steps.
+
+    factors: shapes.Factors. Returns float32 [B, bins], one hot: a linear readout of it is a vote per step.
+    """
+    colours = torch.tensor(list(shapes.HUES.values()))[:, :, None, None]
+    luminance = greyscale(colours)[factors.hue, 0, 0, 0]
+    towards_light = factors.light_direction.cos() * factors.x + factors.light_direction.sin() * factors.y
+    steps = (luminance * (1 + factors.light_strength * towards_light) * bins).long().clamp(0, bins - 1)
+    return one_hot(steps, bins).float()
+
+
+# --- Networks -----------------------------------------------------------------------------------------------
+
+
+def simclr(recipe, head):
+    """The method of a condition: a new encoder below a new head of this kind."""
+    encoder = recipe.encoder()
+    return SimCLR(encoder, ProjectionHead(head, encoder.width), recipe.temperature)
+
+
+class Supervised(Method):
+    """The ceiling: an encoder trained with its pictures' labels in place of a partner.
+
+    values: how many values each factor has. The head is a linear layer; labels: int64 [B, len(values)].
+    """
+
+    def __init__(self, encoder, values):
+        super().__init__(encoder, nn.Linear(encoder.width, sum(values)))
+        self.values = values
+
+    def loss(self, view, labels):
+        scores = self.project(view).split(self.values, dim=1)
+        return sum(map(cross_entropy, scores, labels.unbind(1)))
+
+
+def supervised(recipe):
+    """The ceiling of a recipe: the same encoder, told shape and hue."""
+    return Supervised(recipe.encoder(), [len(shapes.SHAPES), len(shapes.HUES)])
+
+
+def train_condition(recipe, pictures, condition, head, seed, checkpoint=None):
+    """The finished run of one condition, the one call that the record, notebook 04 and LAB 06 train with."""
+    return trained(
+        partial(simclr, recipe, head),
+        pictures,
+        recipe.budget,
+        seed=seed,
+        policy=CONDITIONS[condition],
+        checkpoint=checkpoint,
+    )
+
+
+# --- Readout ------------------------------------------------------------------------------------------------
+
+
+def accuracies(make_features, fit, test, factors=FACTORS):
+    """A row for each factor and readout: features of `fit` and `test`, both Pictures, judged on `test`."""
+    fit_features, test_features = make_features(fit.images), make_features(test.images)
+    for factor in factors:
+        split = Split(fit_features, fit.labels[factor], test_features, test.labels[factor])
+        for readout in (linear, knn):
+            yield {"factor": factor, "readout": readout.__name__, "accuracy": readout(split)}
+
+
+READOUT = (
+    "fitted on {fit} pictures that were not trained on, accuracy on {test} others; linear: logistic "
+    "regression on features standardised with the fitted part, penalty chosen on a fifth of it; knn: 20 "
+    "nearest by cosine, one vote each"
+)
+
+
+def read(network):
+    """What `accuracies` wants: pictures -> the features that a frozen network makes of them."""
+    return partial(features, network)
+
+
+def representations(run):
+    """h, and z where a head makes another one of it: name -> network."""
+    parts = {"h": run.encoder}
+    if len(run.method.head):
+        parts["z"] = nn.Sequential(run.encoder, run.method.head)
+    return parts
+
+
+# --- The experiments ----------------------------------------------------------------------------------------
+
+
+def heads(seeds=range(5)):
+    """Rendered pictures: shape and hue in h and z, three colour policies, three heads, and their controls."""
+    size = runtime.budget()
+    recipe = RECIPES[size]
+    pictures, _ = large_shapes(recipe.train, seed=1)
+    (fit, fit_factors), (test, test_factors) = large_shapes(recipe.fit, 2), large_shapes(recipe.test, 3)
+    inputs = {"colour": (fit, test), "grey": (grey(fit), grey(test))}
+
+    def readings(what, make_features, condition="none", head="none", seed=None):
+        own = {"condition": condition, "head": head, "seed": seed, "features": what}
+        return [
+            {**own, "input": name, **row}
+            for name, parts in inputs.items()
+            for row in accuracies(make_features, *parts)
+        ]
+
+    def one_run(task):
+        condition, head, seed = task
+        name = f"heads_{size}_{condition}_{head}_{seed}".replace(" ", "_")
+        run = train_condition(recipe, pictures, condition, head, seed, name)
+        results = [
+            row
+            for what, network in representations(run).items()
+            for row in readings(what, read(network), condition, head, seed)
+        ]
+        return run.protocol, results
+
+    def ceiling(seed):
+        make = partial(supervised, recipe)
+        run = trained(
+            make,
+            pictures,
+            recipe.budget,
+            seed=seed,
+            policy=CONDITIONS["no colour jitter"],
+            captions=torch.stack([pictures.labels[factor] for factor in FACTORS], dim=1),
+            checkpoint=f"heads_{size}_labels_{seed}",
+        )
+        return run.protocol, [
+            *readings("random encoder", read(seeded(make, seed).encoder), seed=seed),
+            *readings("supervised", read(run.encoder), seed=seed),
+        ]
+
+    tasks = [(condition, head, seed) for seed in seeds for condition in CONDITIONS for head in HEADS]
+    protocols, parts = zip(*side_by_side(one_run, tasks), strict=True)
+    ceilings, controls = zip(*side_by_side(ceiling, seeds), strict=True)
+    results = [row for part in (*parts, *controls) for row in part]
+    results += readings("raw pixels", pixels)
+    split = Split(luminances(fit_factors), fit.labels["hue"], luminances(test_factors), test.labels["hue"])
+    luminance = {"condition": "none", "head": "none", "seed": None, "features": "luminance of the shape"}
+    results.append(
+        {**luminance, "input": "grey", "factor": "hue", "readout": "linear", "accuracy": linear(split)}
+    )
+    return records.Record(
+        name=f"heads_{size}",
+        question="Which of shape and hue can be read out of h and of z, with and without colour in the task?",
+        protocol={
+            **merged(protocols, tasks),
+            "supervised": records.merge(ceilings),
+            "readout": READOUT.format(fit=len(fit), test=len(test)),
+        },
+        results=results,
+    )
+
+
+def merged(protocols, tasks):
+    """The protocols of all conditions as one; beside each run stand its condition and head."""
+    policies = {protocol["policy"]["name"]: protocol["policy"] for protocol in protocols}
+    networks = {head: protocol["networks"] for (_, head, _), protocol in zip(tasks, protocols, strict=True)}
+    named = [
+        {**protocol, "policy": policies, "networks": networks, "condition": condition, "head": head}
+        for (condition, head, _), protocol in zip(tasks, protocols, strict=True)
+    ]
+    return records.merge(named, varied=("condition", "head"))
+
+
+# --- The same question on real pictures ---------------------------------------------------------------------
+
+CIFAR_RECIPES = {
+    "quick": Recipe(SmallEncoder, Budget(epochs=4, batch=64, rate=2e-3, size=24), 20_000, 5000, 5000),
+    "full": Recipe(resnet18, Budget(epochs=200, batch=512, rate=2e-3), 40_000, 10_000, 10_000),
+}
+DOMINANT_HUES = (*shapes.HUE_NAMES, "grey")
+GREYISH = 0.12  # mean chroma below which a picture counts as grey
+
+
+def dominant_hue(images):
+    """The hue that most of a picture's colour has: int64 [B], a place in `DOMINANT_HUES`.
+
+    images: uint8 [B, 3, H, W]. Each pixel votes for the nearest of six hues, 60 degrees apart, with its
+    chroma (the largest of red, green and blue less the smallest, 0 to 1); the hue with most votes wins. Where
+    the mean chroma is below `GREYISH`, the picture counts as grey.
+    """
+    views = images.float() / 255
+    red, green, blue = views.unbind(1)
+    chroma = views.amax(dim=1) - views.amin(dim=1)
+    angle = torch.atan2(3**0.5 * (green - blue), 2 * red - green - blue) / (torch.pi / 3)
+    sixth = angle.round().long() % 6
+    votes = (one_hot(sixth, 6) * chroma[..., None]).sum(dim=(1, 2))
+    return torch.where(chroma.mean(dim=(1, 2)) < GREYISH, 6, votes.argmax(dim=1))
+
+
+def most_frequent(labels):
+    """Chance: the share of the label that comes most often."""
+    return (labels.bincount().max() / len(labels)).item()
+
+
+def with_hue(pictures):
+    """CIFAR-10 pictures with their dominant hue as a second label."""
+    return replace(
+        pictures,
+        labels={**pictures.labels, "hue": dominant_hue(pictures.images)},
+        names={**pictures.names, "hue": DOMINANT_HUES},
+    )
+
+
+def heads_cifar(seeds=range(3)):
+    """CIFAR-10: class and dominant hue in h and z, with and without colour jitter, and their controls."""
+    size = runtime.budget()
+    recipe = CIFAR_RECIPES[size]
+    labelled = with_hue(cifar.load("train", recipe.train + recipe.fit))
+    pictures, fit = labelled[: recipe.train], labelled[recipe.train :]
+    test = with_hue(cifar.load("test", recipe.test))
+    conditions = ("no colour jitter", "colour jitter")
+
+    def readings(what, make_features, condition="none", seed=None):
+        own = {"condition": condition, "head": "mlp", "seed": seed, "features": what, "input": "colour"}
+        return [{**own, **row} for row in accuracies(make_features, fit, test, ("class", "hue"))]
+
+    def one_run(task):
+        condition, _, seed = task
+        name = f"heads_cifar_{size}_{condition}_{seed}".replace(" ", "_")
+        run = train_condition(recipe, pictures, condition, "mlp", seed, name)
+        results = [
+            row
+            for what, network in representations(run).items()
+            for row in readings(what, read(network), condition, seed)
+        ]
+        return run.protocol, results
+
+    tasks = [(condition, "mlp", seed) for seed in seeds for condition in conditions]
+    protocols, parts = zip(*side_by_side(one_run, tasks), strict=True)
+    results = [row for part in parts for row in part]
+    for seed in seeds:
+        encoder = seeded(partial(simclr, recipe, "mlp"), seed).encoder
+        results += readings("random encoder", read(encoder), seed=seed)
+    results += readings("raw pixels", pixels)
+    return records.Record(
+        name=f"heads_cifar_{size}",
+        question="Which of class and dominant hue can be read out of h and of z on real pictures?",
+        protocol={
+            **merged(protocols, tasks),
+            "readout": READOUT.format(fit=len(fit), test=len(test)),
+            "hue": " ".join(dominant_hue.__doc__.split()),
+            "most frequent": {
+                factor: (test.labels[factor].bincount().max() / len(test)).item()
+                for factor in ("class", "hue")
+            },
+        },
+        results=results,
+    )

@@ -1,0 +1,142 @@
+"""The experiment of notebook 04 end to end on a handful of pictures, and what it measures with."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_utils import records
+from course_utils.experiments import heads
+from course_utils.images import shapes
+from course_utils.networks import SmallEncoder
+from course_utils.training import Budget
+
+TINY = heads.Recipe(SmallEncoder, Budget(epochs=1, batch=16), train=32, fit=48, test=30)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(heads, "RECIPES", {"quick": TINY})
+
+
+def test_every_cell_of_the_table_has_its_row_and_a_second_run_finds_the_first(monkeypatch):
+    record = heads.heads(range(2))
+    table = record.table
+    cells = table.groupby(["condition", "head", "features", "input", "factor", "readout"]).size()
+    for condition in heads.CONDITIONS:
+        for head, parts in {"mlp": "hz", "linear": "hz", "none": "h"}.items():
+            for what in parts:
+                assert (cells[condition, head, what] == 2).all()  # one a seed
+                assert len(cells[condition, head, what]) == 8  # input x factor x readout
+    for what, count in {"random encoder": 2, "supervised": 2, "raw pixels": 1}.items():
+        assert (cells["none", "none", what] == count).all() and len(cells["none", "none", what]) == 8
+    assert cells["none", "none", "luminance of the shape"].index.tolist() == [("grey", "hue", "linear")]
+    assert table["accuracy"].between(0, 1).all()
+    runs = record.protocol["runs"]
+    assert len(runs) == 18 and len({(run["condition"], run["head"], run["seed"]) for run in runs}) == 18
+    assert set(record.protocol["policy"]) == set(heads.CONDITIONS)
+    assert set(record.protocol["networks"]) == {"mlp", "linear", "none"}
+
+    monkeypatch.setattr("course_utils.training.take_step", None)  # trained already
+    assert heads.heads(range(2)) == record
+
+
+def test_conditions_differ_in_colour_alone():
+    without = [replace(policy, name="", source="") for policy in heads.CONDITIONS.values()]
+    colourless = [
+        replace(policy, jitter=0, grey=0, brightness=0, contrast=0, saturation=0, hue=0) for policy in without
+    ]
+    assert colourless[0] == colourless[1] == colourless[2]
+    assert heads.CONDITIONS["no colour jitter"].operations == ("crop", "flip")
+    assert heads.CONDITIONS["all views grey"].operations == ("crop", "flip", "grey")
+
+
+def test_large_shapes_are_large_and_the_same_for_every_count():
+    pictures, factors = heads.large_shapes(20, seed=5)
+    assert len(pictures) == 20 and (factors.size_band == 1).all()
+    more, _ = heads.large_shapes(30, seed=5)
+    assert torch.equal(more.images[:20], pictures.images)
+
+
+def test_grey_pictures_have_no_colour():
+    pictures, _ = heads.large_shapes(6, seed=5)
+    images = heads.grey(pictures).images
+    assert images.dtype == torch.uint8
+    assert torch.equal(images[:, 0], images[:, 1]) and torch.equal(images[:, 0], images[:, 2])
+    assert not torch.equal(images, pictures.images)
+
+
+def test_the_luminance_of_a_shape_is_that_of_its_pixels():
+    factors = shapes.draw_factors(40, seed=1)
+    factors = replace(
+        factors,
+        light_strength=torch.zeros(40),
+        noise=torch.zeros(40),
+        shape=torch.zeros(40, dtype=torch.int64),  # circles: the centre is painted
+        x=torch.zeros(40),
+        y=torch.zeros(40),
+    )
+    centres = heads.grey(shapes.render(factors)).images[:, 0, 16, 16] / 255
+    steps = heads.luminances(factors, bins=64).argmax(dim=1) / 64
+    assert ((centres - steps - 1 / 128).abs() < 0.02).all()
+
+
+def test_the_ceiling_learns_from_every_factor():
+    method = heads.supervised(TINY)
+    labels = torch.tensor([[0, 5], [3, 2]])
+    loss = method.loss(torch.rand(2, 3, 16, 16), labels)
+    other = method.loss(torch.rand(2, 3, 16, 16), labels.flip(1))
+    assert loss.shape == () and loss.item() > 0 and loss.item() != other.item()
+    assert method.head.out_features == 12
+
+
+def test_merged_runs_that_do_not_belong_together_are_refused():
+    protocol = {
+        "data": {"source": "x"},
+        "policy": {"name": "colour jitter"},
+        "networks": {},
+        "budget": {"epochs": 1},
+        "seed": 0,
+        "seconds": 1.0,
+        "weights": "0",
+        "finished": True,
+    }
+    other = {**protocol, "budget": {"epochs": 2}}
+    tasks = [("colour jitter", "mlp", 0), ("colour jitter", "linear", 0)]
+    with pytest.raises(records.RecordError, match="budget"):
+        heads.merged([protocol, other], tasks)
+
+
+# Real pictures
+
+
+def painted(*colours):
+    """One plain picture a colour (red, green, blue in 0 to 255)."""
+    return torch.tensor(colours, dtype=torch.uint8)[:, :, None, None].repeat(1, 1, 8, 8)
+
+
+def test_plain_pictures_have_the_hue_that_they_are_painted_in():
+    palette = torch.tensor(list(shapes.HUES.values())).mul(255).round().tolist()
+    images = painted(*palette, (120, 120, 124), (255, 255, 255), (0, 0, 0))
+    assert heads.dominant_hue(images).tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 6]
+
+
+def test_the_hue_with_most_chroma_wins_not_the_one_with_most_pixels():
+    image = painted((150, 110, 110))  # a pale red
+    image[..., :3] = torch.tensor([20, 40, 250], dtype=torch.uint8)[:, None, None]  # three columns of blue
+    assert heads.dominant_hue(image).tolist() == [4]
+
+
+def test_real_pictures_end_to_end(monkeypatch):
+    def stand_in(split, count):
+        rendered = shapes.make(count, seed=len(split))
+        kinds = {"class": rendered.labels["shape"]}
+        return replace(rendered, labels=kinds, names={"class": rendered.names["shape"]})
+
+    monkeypatch.setattr(heads.cifar, "load", stand_in)
+    monkeypatch.setattr(heads, "CIFAR_RECIPES", {"quick": TINY})
+    record = heads.heads_cifar(range(2))
+    cells = record.table.groupby(["condition", "features", "factor", "readout"]).size()
+    assert (cells["colour jitter"] == 2).all() and len(cells["colour jitter"]) == 8
+    assert set(record.table["factor"]) == {"class", "hue"}
+    assert set(record.protocol["most frequent"]) == {"class", "hue"}
