@@ -152,9 +152,11 @@ def build(source, target, root=ROOT):
     notebook = prepare(source)
     seconds = execute(notebook, target.parent)
     for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            # A view without its kernel shows "Model not found"; the explorer's fallback stays.
-            output.get("data", {}).pop(WIDGET_VIEW, None)
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not is_progress_bar(output)]
+            for output in cell.outputs:
+                # A view without its kernel shows "Model not found"; the explorer's fallback stays.
+                output.get("data", {}).pop(WIDGET_VIEW, None)
     notebook.metadata["language_info"] = {"name": "python"}  # without the version that happened to run
     notebook.metadata["course"] = fingerprint(notebook)
     text = nbformat.writes(notebook) + "\n"
@@ -163,6 +165,12 @@ def build(source, target, root=ROOT):
             raise ValueError(f"an output names {folder}, a folder of this machine")
     replace_file(target, text)
     return f"{target.stem}: {seconds:.0f} s"
+
+
+def is_progress_bar(output):
+    """Whether an output is a widget without a fallback: stored, tqdm's bar would stand at 0 % for ever."""
+    data = output.get("data", {})
+    return WIDGET_VIEW in data and "text/html" not in data
 
 
 def write_address(source, root=ROOT):

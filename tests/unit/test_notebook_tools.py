@@ -87,6 +87,7 @@ def test_a_built_notebook_is_in_order_and_holds_its_outputs(built):
     setup, first, second = (c for c in nbformat.read(target, as_version=4).cells if c.cell_type == "code")
     assert setup.source == notebooks.setup_cell(built) and setup.outputs == []
     assert first.outputs[0].text == "quick []\n" and first.metadata.jupyter.source_hidden
+    assert len(first.outputs) == 1, "without a kernel a widget without a fallback would say nothing"
     assert second.outputs[0].data == {"text/plain": "2"}
     assert notebooks.WIDGET_VIEW not in target.read_text()
 
