@@ -34,8 +34,10 @@ badges: environment ## Write the course's address wherever it stands (REPO=owner
 records: environment ## Run the experiments again and write data/records (EXPERIMENT=simclr_cifar: one).
 	@$(BIN)/python -m course_utils.experiments $(EXPERIMENT)
 
-bench: bench-environment ## Time the fast losses against other libraries (leave the machine alone meanwhile).
+bench: bench-environment ## Time losses, views and training against other libraries (leave the machine alone meanwhile).
 	@$(BIN)/python tests/benchmarks/bench_losses.py
+	@$(BIN)/python tests/benchmarks/bench_views.py
+	@$(BIN)/python tests/benchmarks/bench_training.py
 	@$(BIN)/python tests/benchmarks/bench_shapes.py
 
 bench-gpu: environment ## Test and time the Triton kernels on this machine's GPU.

@@ -123,13 +123,14 @@ def test_a_run_says_what_it_was(name):
 
 
 def test_pictures_as_they_are_without_a_policy():
-    view_a, view_b = training.draw_pair(PICTURES.images, None, torch.tensor([5, 2]), None, None, None)
+    view = partial(training.draw_view, policy=None, fused=False, size=None, generator=None)
+    view_a, view_b = training.draw_pair(PICTURES.images, None, torch.tensor([5, 2]), view)
     assert torch.equal(view_a, PICTURES.images[[5, 2]] / 255) and torch.equal(view_a, view_b)
 
 
 def test_a_pair_is_a_picture_s_view_and_its_own_caption():
-    draws = runtime.generator(0)
-    view, caption = training.draw_pair(PICTURES.images, CAPTIONS, torch.tensor([5, 2]), "grey", 12, draws)
+    draw = partial(training.draw_view, policy="grey", fused=False, size=12, generator=runtime.generator(0))
+    view, caption = training.draw_pair(PICTURES.images, CAPTIONS, torch.tensor([5, 2]), draw)
     assert view.shape == (2, 3, 12, 12) and view.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(caption, CAPTIONS[[5, 2]])
 
@@ -660,6 +661,20 @@ def test_what_cannot_be_trained_is_refused():
     for wrong in ({"epochs": 0}, {"batch": 1}, {"rate": 0}, {"warm_up": 1}, {"rate": math.nan}):
         with pytest.raises(ValueError, match="expected epochs >= 1"):
             Budget(**{"epochs": 1, **wrong})
+
+
+def test_fused_views_are_another_run_that_says_so_and_learns(tmp_path):
+    exact = run_of("SimCLR", checkpoint="one")
+    fused = run_of("SimCLR", fused=True)
+    assert (exact.protocol.get("views"), fused.protocol["views"]) == (None, "fused")
+    assert fused.protocol["weights"] != exact.protocol["weights"]
+    with pytest.raises(CheckpointError, match=r"another run: it differs in views \(None there, fused here\)"):
+        run_of("SimCLR", fused=True, checkpoint="one")
+    run_of("SimCLR", fused=True, checkpoint="two")
+    with pytest.raises(CheckpointError, match=r"another run: it differs in views \(fused there, None here\)"):
+        run_of("SimCLR", checkpoint="two")
+    losses = run_of("SimCLR", Budget(epochs=15, batch=32, rate=1e-2), fused=True).history["loss"]
+    assert losses[-6:].mean() < losses[:6].mean()
 
 
 def test_half_precision_learns_too():

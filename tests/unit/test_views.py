@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional as tv
 
 from course_utils import views
-from course_utils.views import COLOUR_CHANGES, POLICIES, Policy, apply_view, draw_parameters, two_views
+from course_utils.images import shapes
+from course_utils.views import (
+    COLOUR_CHANGES,
+    POLICIES,
+    Policy,
+    apply_view,
+    draw_parameters,
+    fused_view,
+    two_views,
+)
 
 # float32 carries 6e-8 on [0, 1]; some tens of roundings, amplified by hue ramps of slope 6, stay below:
 CLOSE = 1e-5
@@ -192,6 +201,100 @@ def test_a_view_equals_torchvisions_pipeline(policy, edge, size):
         [torchvision_view(image / 255, parameters, k, size or edge[0]) for k, image in enumerate(images)]
     )
     assert difference(ours, theirs) < CLOSE_CHAIN
+
+
+# --- fused views --------------------------------------------------------------------------------------------
+
+STILL = Policy("still", "this test", crop_scale=(1, 1), crop_ratio=(1, 1), flip=0.0)
+THE_SAME = {
+    "geometry": replace(STILL, crop_scale=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3), flip=0.5, blur=0.5),
+    "grey": replace(STILL, grey=0.5),
+    **{name: replace(STILL, jitter=0.8, **{name: 0.8}) for name in ("brightness", "contrast", "saturation")},
+}
+
+
+@pytest.mark.parametrize("edge, size", [(32, 32), (32, 24), (40, 64)])
+@pytest.mark.parametrize("policy", THE_SAME.values(), ids=THE_SAME.keys())
+def test_one_fused_operation_is_the_exact_one(policy, edge, size):
+    images = pictures(64, edge, edge)
+    parameters = draw_parameters(64, edge, edge, policy, generator())
+    assert difference(fused_view(images, parameters, size), apply_view(images, parameters, size)) < CLOSE
+
+
+def turned(images, turn):
+    """The exact and the fused view of pictures whose colours alone are turned."""
+    neutral = draw_parameters(len(images), 16, 16, STILL, generator())
+    parameters = replace(neutral, colour=~neutral.colour, hue=torch.full([len(images)], turn))
+    return apply_view(images, parameters), fused_view(images, parameters)
+
+
+def test_a_fused_turn_is_exact_at_thirds_and_close_elsewhere():
+    images = shapes.make(300, size=16).images
+    for turn in (-1 / 3, 0.0, 1 / 3):
+        assert difference(*turned(images, turn)) < CLOSE
+    for turn in (-0.1, 0.1):
+        exact, fused = turned(images, turn)
+        _, the_wrong_way = turned(images, -turn)
+        assert (fused - exact).abs().mean() < 0.03
+        assert (fused - exact).abs().mean() < (the_wrong_way - exact).abs().mean() / 2
+
+
+def facts(views):
+    """Of each view: brightness, contrast, colourfulness, and which way its colour leans."""
+    red, green, blue = views.mean(dim=(2, 3)).T
+    grey = views.mean(dim=1)
+    return {
+        "brightness": grey.mean(dim=(1, 2)),
+        "contrast": grey.flatten(1).std(dim=1),
+        "colourfulness": (views.amax(dim=1) - views.amin(dim=1)).mean(dim=(1, 2)),
+        "red against green": red - green,
+        "yellow against blue": (red + green) / 2 - blue,
+    }
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(
+            replace(STILL, name=name, jitter=1.0, **{name: 0.1 if name == "hue" else 0.4})
+            for name in COLOUR_CHANGES
+        ),
+        *POLICIES.values(),
+    ],
+    ids=lambda policy: policy.name,
+)
+def test_fused_views_have_the_mean_and_spread_of_exact_ones(policy):
+    """Each factor alone, then each policy: over many views of the rendered pictures, within a tenth of the
+    exact views' spread."""
+    images = shapes.make(2000, size=24).images
+    parameters = draw_parameters(2000, 24, 24, policy, generator())
+    exact, fused = (facts(make(images, parameters)) for make in (apply_view, fused_view))
+    for name, of_exact in exact.items():
+        spread = of_exact.std()
+        assert abs(fused[name].mean() - of_exact.mean()) < 0.1 * spread + 1e-6, name
+        assert abs(fused[name].std() - spread) < 0.1 * spread + 1e-6, name
+
+
+def test_each_fused_view_keeps_to_its_own_order_and_parameters():
+    images = pictures(24, 16, 16) * 0.2 + 0.4  # so that nothing is cut off at 0 or 1
+    mild = replace(STILL, jitter=1.0, brightness=0.3, contrast=0.3, saturation=0.3)
+    parameters = draw_parameters(24, 16, 16, mild, generator())
+    assert len(parameters.order.unique(dim=0)) > 8
+    assert difference(fused_view(images, parameters), apply_view(images, parameters)) < CLOSE
+    alone = torch.cat([fused_view(images[k : k + 1], parameters[k]) for k in range(24)])
+    assert difference(alone, fused_view(images, parameters)) < CLOSE
+
+
+def test_fused_views_refuse_what_exact_views_refuse():
+    images, parameters = pictures(4, 8, 8), draw_parameters(4, 8, 8, "strong", generator())
+    with pytest.raises(TypeError, match="images is of type"):
+        fused_view(images.long(), parameters)
+    with pytest.raises(ValueError, match="does not lie inside"):
+        fused_view(images, replace(parameters, top=parameters.top + 8))
+    with pytest.raises(ValueError, match="one value per picture"):
+        fused_view(images[:3], parameters)
+    with pytest.raises(ValueError, match="not square; give size="):
+        fused_view(pictures(4, 8, 9), parameters)
 
 
 def test_uint8_and_float_pictures_give_the_same_view_and_are_left_alone():

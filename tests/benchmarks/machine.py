@@ -1,0 +1,34 @@
+"""What a benchmark ran on, for its table."""
+
+import os
+import platform
+import time
+from pathlib import Path
+
+from course_utils.runtime import version
+
+
+def facts(*packages):
+    """Processor, threads and the packages' versions, as plain JSON values."""
+    model, info = platform.processor(), Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else []:
+        if line.startswith("model name"):
+            model = line.split(":")[1].strip()
+            break
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "versions": {package: version(package) or "not installed" for package in packages},
+    }
+
+
+def in_words(facts):
+    """The same as the first lines of a Markdown table's page."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return (
+        f"{facts['processor']}, {facts['cores']} cores, OMP_WAIT_POLICY {facts['OMP_WAIT_POLICY']}, "
+        f"{facts['date']}; Python {facts['python']}, {versions}."
+    )
