@@ -10,8 +10,8 @@ BIN := .venv/bin
 LAB_OPTIONS := $(if $(or $(DISPLAY),$(WAYLAND_DISPLAY),$(filter Darwin,$(shell uname))),,--no-browser) \
 	$(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test notebooks badges records bench bench-gpu lint format \
-	environment test-environment bench-environment chromium
+.PHONY: help lab test notebooks labs badges records bench bench-gpu lint format \
+	environment grading-environment test-environment bench-environment chromium
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -27,6 +27,9 @@ test: lint chromium ## Install what is missing and run every test.
 
 notebooks: environment ## Execute the notebooks and keep their outputs (NOTEBOOK=02_infonce: one).
 	@$(BIN)/python -m course_utils.notebooks build $(NOTEBOOK)
+
+labs: grading-environment ## Make nbgrader's source and the students' release of the labs (LAB=lab06: one).
+	@$(BIN)/python -m course_utils.labs.build $(LAB)
 
 badges: environment ## Write the course's address wherever it stands (REPO=owner/name; REPO= removes it).
 	@$(BIN)/python -m course_utils.notebooks badges "$(REPO)"
@@ -55,11 +58,14 @@ format: test-environment ## Mend what `make lint` can mend.
 environment:
 	$(SETUP) --extras lab
 
+grading-environment:
+	$(SETUP) --extras lab,grade
+
 test-environment:
-	$(SETUP) --extras lab,test
+	$(SETUP) --extras lab,test,grade
 
 bench-environment:
-	$(SETUP) --extras lab,test,bench
+	$(SETUP) --extras lab,test,grade,bench
 
 # Debian's chromium, for the browser tests: installed where that takes no password.
 chromium:

@@ -6,6 +6,7 @@ import math
 import numbers
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,8 +14,10 @@ from datetime import datetime, timezone
 import torch
 from IPython.display import display
 from ipywidgets import HTML, Button, HBox, Label, Layout, RadioButtons, Text
+from threadpoolctl import threadpool_limits
 
 from course_utils import exercises
+from course_utils.exercises.exercise import Questions
 from course_utils.show.tables import Shown
 from course_utils.show.widgets import WithFallback
 
@@ -244,8 +247,8 @@ def _write(kept):
 
 # Checks
 
-NOT_ATTEMPTED, WRONG, RIGHT = "not attempted", "wrong", "right"
-MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓"}
+NOT_ATTEMPTED, WRONG, RIGHT, ANSWERED = "not attempted", "wrong", "right", "answered"
+MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓", ANSWERED: "●"}
 
 FLOAT32 = torch.finfo(torch.float32).eps
 
@@ -282,12 +285,21 @@ def check(exercise_name: str, function: Callable) -> Verdict:
 
     The verdict's `.status` is "not attempted" (the stub is still there), "wrong" (with the misconception
     whose numbers the function reproduces, if one does, and the smallest input that shows it) or "right" (with
-    what that now guarantees).
+    what that now guarantees). For Questions, whose answers are a dictionary, it says only whether all are
+    "answered": the grades tell which are right.
     """
     exercise = exercises.find(exercise_name)
-    verdict = _judge(exercise, function)
+    verdict = _answered(exercise, function) if isinstance(exercise, Questions) else judge(exercise, function)
     display(Shown(verdict._repr_html_(), repr(verdict)))
     return verdict
+
+
+def judge(exercise, answer) -> Verdict:
+    """The verdict on a function (for an Exercise) or on a dictionary of answers (for Questions)."""
+    if isinstance(exercise, Questions):
+        return _judge_answers(exercise, answer)
+    with threadpool_limits(1):  # small inputs: a second thread costs more than it brings
+        return _judge(exercise, answer)
 
 
 class _Fault(Exception):
@@ -313,7 +325,7 @@ def _judge(exercise, function):
     if not all(map(_close, answers, right, exercise.cases)) and not any(
         _gives(other, exercise.cases, answers) for other in exercise.also_right
     ):
-        return _wrong_values(exercise, answers, right)
+        return _wrong_values(exercise, function, answers, right)
     return (
         _wrong_gradient(exercise, function)
         or _gradient_into_constants(exercise, function)
@@ -333,12 +345,29 @@ def _call(function, case):
     arguments = case.fresh()
     answer = function(*arguments)
     for name, before, after in zip(case.arguments, case.fresh(), arguments, strict=True):
-        if isinstance(before, torch.Tensor) and not torch.equal(before, after):
+        if isinstance(before, torch.nn.Module):
+            _require_frozen(name, before, after)
+        elif isinstance(before, torch.Tensor) and not torch.equal(before, after):
             raise _Fault(
                 f"Your function changes its input {name} in place. Whoever called it still needs that; "
                 "work on a new tensor (x = x * 2, not x *= 2)."
             )
     return answer
+
+
+def _require_frozen(name, before, after):
+    """A fault if a network's weights or buffers are not what they were."""
+    old, new = before.state_dict(), after.state_dict()
+    moved = [key for key in old if key not in new or not torch.equal(old[key], new[key])]
+    if not moved and old.keys() == new.keys():
+        return
+    weights = {key for key, _ in before.named_parameters()}
+    what = "weights" if weights & set(moved) else "batch-norm statistics"
+    advice = "no step of an optimiser belongs here" if what == "weights" else "call .eval() before you read"
+    raise _Fault(
+        f"Misconception: the encoder is trained during the readout. The {what} of {name} are not what they "
+        f"were: {advice}. A frozen network is the same before and after."
+    )
 
 
 def _stopped(exercise, case, error, before=""):
@@ -366,6 +395,10 @@ def _tensors(answer, expected, exercise):
     outputs = _outputs(answer) if len(expected) > 1 else (answer,)
     if len(outputs) != len(expected):
         raise _Fault(f"Your function returned {_kind(answer)}; expected {shapes}.")
+    if len(expected) == 1 and not expected[0].ndim and not exercise.gradient:
+        outputs = tuple(
+            torch.tensor(float(output)) if isinstance(output, numbers.Real) else output for output in outputs
+        )
     for output, value in zip(outputs, expected, strict=True):
         if not isinstance(output, torch.Tensor):
             raise _Fault(
@@ -376,6 +409,12 @@ def _tensors(answer, expected, exercise):
         if not output.is_floating_point():
             raise _Fault(
                 f"Your function returned {output.dtype}; expected a floating type such as {value.dtype}."
+            )
+        if exercise.frozen and output.requires_grad:
+            raise _Fault(
+                "Misconception: the encoder is trained during the readout. A gradient hangs on what your "
+                "function returns, so whatever is fitted on it could change the network: read under "
+                "torch.no_grad()."
             )
     return tuple(output.detach().cpu() for output in outputs)
 
@@ -421,6 +460,8 @@ def _tolerance(case, dtype):
     go below that. The absolute part does, or 1e-6 in place of a probability of 1e-9 would pass. Pixels know
     no temperature; 1e-4 of the way from black to white is a fortieth of one of 255 levels.
     """
+    if case.tolerance is not None:
+        return 0.0, case.tolerance
     tensors = [value for value in case.arguments.values() if isinstance(value, torch.Tensor)]
     dtypes = [dtype, *(tensor.dtype for tensor in tensors if tensor.is_floating_point())]
     rounding = 16 * min(FLOAT32, max(torch.finfo(dtype).eps for dtype in dtypes))
@@ -428,17 +469,19 @@ def _tolerance(case, dtype):
     return max(rounding, FLOAT32) * cold, rounding * cold
 
 
-def _wrong_values(exercise, answers, right):
+def _wrong_values(exercise, function, answers, right):
     agree = list(map(_close, answers, right, exercise.cases))
     first = agree.index(False)
     lines = (
         f"Smallest input: {_written(exercise.cases[first])}",
         *_compared_values(answers[first], right[first]),
     )
-    for misconception in exercise.misconceptions:
-        if _makes(misconception, exercise.cases, answers, right):
-            headline = f"Misconception: {misconception.name}. {misconception.explanation}"
-            return Verdict(exercise.name, WRONG, headline, lines)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mistakes' warnings are not the reader's
+        for misconception in exercise.misconceptions:
+            if _makes(misconception, function, exercise.cases, answers, right):
+                headline = f"Misconception: {misconception.name}. {misconception.explanation}"
+                return Verdict(exercise.name, WRONG, headline, lines)
     headline = (
         f"{sum(agree)} of {len(right)} inputs come out right; your numbers match none of the mistakes known "
         "for this exercise."
@@ -446,8 +489,13 @@ def _wrong_values(exercise, answers, right):
     return Verdict(exercise.name, WRONG, headline, lines)
 
 
-def _makes(misconception, cases, answers, right):
-    """Whether the reader's numbers are those of the misconception."""
+def _makes(misconception, function, cases, answers, right):
+    """Whether the reader's numbers are those of the misconception, or the function behaves like it."""
+    if misconception.behaves:
+        try:
+            return misconception.behaves(function, cases)
+        except Exception:  # at inputs that are not among the cases the reader's function may stop
+            return False
     if misconception.rounding:
         return _goes_wrong_with(misconception.function, cases, answers, right)
     return any(_gives(function, cases, answers) for function in (misconception.function, *misconception.also))
@@ -539,6 +587,65 @@ def _gradients(function, case, names):
     ]
 
 
+# Questions
+
+
+def _answered(questions, answers):
+    """Whether every question has an answer that can be judged; not whether it is right."""
+    if (problem := _unanswered(questions, answers)) is not None:
+        return problem
+    after = "There is no wrong answer here." if questions.right is None else "The grades tell what is right."
+    return Verdict(questions.name, ANSWERED, f"All {len(questions.choices)} have an answer. {after}")
+
+
+def _judge_answers(questions, answers):
+    if (problem := _unanswered(questions, answers)) is not None:
+        return problem
+    if questions.right is None:
+        return Verdict(questions.name, RIGHT, questions.guarantees)
+    given = {question: _chosen(answers[question]) for question in questions.choices}
+    right = [given[question] == _chosen(value) for question, value in questions.right.items()]
+    if all(right):
+        return Verdict(questions.name, RIGHT, questions.guarantees)
+    for misconception in questions.misconceptions:
+        if misconception.function(given):
+            headline = f"Misconception: {misconception.name}. {misconception.explanation}"
+            return Verdict(questions.name, WRONG, headline)
+    return Verdict(questions.name, WRONG, f"{sum(right)} of {len(right)} answers are right.")
+
+
+def _unanswered(questions, answers):
+    """The verdict on answers that cannot be judged, else None."""
+    if answers is None or answers is ...:
+        return Verdict(questions.name, NOT_ATTEMPTED, "Replace each ... by your answer.")
+    if not isinstance(answers, dict):
+        return Verdict(questions.name, WRONG, f"Your answers are {_kind(answers)}; expected a dictionary.")
+    given = {question: answers.get(question, ...) for question in questions.choices}
+    missing = [question for question, answer in given.items() if _is_blank(answer)]
+    if len(missing) == len(given):
+        return Verdict(questions.name, NOT_ATTEMPTED, "Replace each ... by your answer.")
+    if missing:
+        return Verdict(questions.name, WRONG, f"Not answered yet: {', '.join(missing)}.")
+    for question, answer in given.items():
+        choices = questions.choices[question]
+        if not _chosen(answer) or not _chosen(answer) <= set(choices):
+            headline = f"{question}: {answer!r} is none of its choices. There are: {', '.join(choices)}."
+            return Verdict(questions.name, WRONG, headline)
+    return None
+
+
+def _is_blank(answer):
+    if isinstance(answer, (list, tuple, set)):
+        return all(map(_is_blank, answer))
+    return answer is ... or answer is None or (isinstance(answer, str) and not answer.strip())
+
+
+def _chosen(answer):
+    """An answer as the set of what was chosen; what nobody can choose becomes a text that is no choice."""
+    parts = answer if isinstance(answer, (list, tuple, set, frozenset)) else [answer]
+    return {part.strip() if isinstance(part, str) else repr(part) for part in parts}
+
+
 # Values in words
 
 FEW = 12  # numbers that are written out; of more only the place of the largest difference is
@@ -553,6 +660,8 @@ def _argument(value):
         return _numbers(value) if value.numel() <= FEW else f"a tensor of shape {list(value.shape)}"
     if isinstance(value, torch.Generator):
         return f"a generator seeded with {value.initial_seed()}"
+    if isinstance(value, torch.nn.Module):
+        return f"a {type(value).__name__}"
     return str(getattr(value, "name", value))
 
 

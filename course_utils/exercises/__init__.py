@@ -1,4 +1,4 @@
-"""The exercises that `feedback.check` knows, one module for each notebook.
+"""The exercises that `feedback.check` knows, one module for each notebook and lab.
 
 A misconception is a function that makes the mistake. `check` runs it on the same inputs as the reader's
 function and compares the numbers; nobody's code is read. Cases go from the smallest to the largest: the first
@@ -9,19 +9,23 @@ from course_utils.exercises import (
     clip,
     fused_kernels,
     infonce,
+    lab06,
     moco,
     mutual_information,
     projection_head,
     temperature,
     two_views,
 )
-from course_utils.exercises.exercise import Exercise
+from course_utils.exercises.exercise import Exercise, Questions
 
-MODULES = (two_views, infonce, temperature, projection_head, moco, clip, mutual_information, fused_kernels)
+MODULES = (
+    *(two_views, infonce, temperature, projection_head, moco, clip, mutual_information, fused_kernels),
+    lab06,
+)
 EXERCISES = {exercise.name: exercise for module in MODULES for exercise in module.EXERCISES}
 
 
-def find(name: str) -> Exercise:
+def find(name: str) -> Exercise | Questions:
     """The exercise with this name."""
     if name not in EXERCISES:
         raise ValueError(f"There is no exercise {name!r}; there are {sorted(EXERCISES)}.")

@@ -1,9 +1,11 @@
 """What an exercise is: right answer, wrong ones by name, inputs that tell them apart."""
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -12,24 +14,30 @@ class Misconception:
 
     also: the same mistake written differently, or with other constants. rounding: its wrong numbers are
     rounding errors, which differ from one way of writing to the next, so only the cases that come out wrong
-    are compared.
+    are compared. behaves: for a mistake without numbers of its own, such as random ones: (the reader's
+    function, cases) -> whether it makes the mistake; then there is no `function`.
     """
 
     name: str
     explanation: str
-    function: Callable
+    function: Callable | None = None
     also: tuple[Callable, ...] = ()
     rounding: bool = False
+    behaves: Callable | None = None
 
 
 @dataclass(frozen=True)
 class Case:
-    """One input: argument name -> value, in the order of the function's arguments."""
+    """One input: argument name -> value, in the order of the function's arguments.
+
+    tolerance: how far a right answer may be off, where ways of writing differ by more than rounding.
+    """
 
     arguments: dict[str, object]
+    tolerance: float | None = None
 
     def fresh(self, dtype: torch.dtype | None = None) -> list:
-        """The values, tensors and generators as copies, floating tensors in `dtype` if one is given."""
+        """The values; tensors, generators and networks as copies, floating tensors in `dtype` if given."""
         return [_copy(value, dtype) for value in self.arguments.values()]
 
 
@@ -38,7 +46,7 @@ def _copy(value, dtype):
         return value.to(dtype, copy=True) if dtype and value.is_floating_point() else value.clone()
     if isinstance(value, torch.Generator):
         return torch.Generator(value.device).manual_seed(value.initial_seed())
-    return value
+    return copy.deepcopy(value) if isinstance(value, nn.Module) else value
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,9 @@ class Exercise:
     """One exercise.
 
     reference: the right function. cases: inputs, smallest first. gradient: the names of the arguments through
-    which a gradient must reach the result; constant: of those that none may reach. also_right: other
-    functions whose values are accepted.
+    which a gradient must reach the result; constant: of those that none may reach. frozen: no gradient may
+    hang on the result at all. also_right: other functions whose values are accepted. redraw: seed -> other
+    cases, for tests that nobody has seen.
     """
 
     name: str
@@ -58,4 +67,26 @@ class Exercise:
     hints: tuple[str, str, str]
     gradient: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+    frozen: bool = False
     also_right: tuple[Callable, ...] = ()
+    redraw: Callable[[int], tuple[Case, ...]] | None = None
+
+    def redrawn(self, seed: int) -> "Exercise":
+        """The same exercise with the cases of another seed."""
+        return replace(self, cases=self.redraw(seed))
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions that are answered in a dictionary: question -> one of its choices, or a list of some.
+
+    choices: question -> what may be chosen. right: question -> the right choice, or the set of them; None
+    where any choice will do, as in a prediction. misconceptions: a function answers -> bool each, in which
+    the answers of one question are a set.
+    """
+
+    name: str
+    choices: dict[str, tuple[str, ...]]
+    right: dict[str, object] | None = None
+    misconceptions: tuple[Misconception, ...] = ()
+    guarantees: str = ""

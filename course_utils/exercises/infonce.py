@@ -467,7 +467,7 @@ def _lengths(view):
     return normalize(view, dim=1) * lengths
 
 
-def _pair(count, width, seed, dtype=torch.float64, scale=1.0, noise=1.0, share=0.5):
+def pair(count, width, seed, dtype=torch.float64, scale=1.0, noise=1.0, share=0.5):
     """view_a drawn, view_b = share * view_a + noise: partners are alike, more so the less noise there is."""
     generator = torch.Generator().manual_seed(seed)
     view_a, drawn = torch.randn(2, count, width, generator=generator, dtype=dtype) * scale
@@ -483,18 +483,18 @@ NT_XENT_LOOP = Exercise(
     reference=contrast.nt_xent,
     cases=(
         _views_case([[1.0, 0.0], [0.6, 0.8]], [[1.6, 1.2], [-1.0, 0.0]], 1.0),
-        Case({**_pair(2, 2, seed=5), "temperature": 0.5}),
+        Case({**pair(2, 2, seed=5), "temperature": 0.5}),
         # Partners point away from each other: the loss is 400.
         _views_case([[1.0, 0.0], [1.0, 0.0]], [[-1.0, 0.0], [-1.0, 0.0]], 0.005),
         # A regular simplex: all similarities are -1/3, so the loss is log 3, however small every exp is.
         _views_case([[1.0, 1.0, 1.0], [1.0, -1.0, -1.0]], [[-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]], 0.002),
-        Case({**_pair(3, 2, seed=6, scale=3.0), "temperature": 0.1}),
-        Case({name: _lengths(view) for name, view in _pair(4, 3, seed=8).items()} | {"temperature": 0.5}),
-        Case({**_pair(4, 6, seed=7, dtype=torch.float32), "temperature": 0.2}),
-        Case({**_pair(4, 8, seed=9), "temperature": 0.01}),
+        Case({**pair(3, 2, seed=6, scale=3.0), "temperature": 0.1}),
+        Case({name: _lengths(view) for name, view in pair(4, 3, seed=8).items()} | {"temperature": 0.5}),
+        Case({**pair(4, 6, seed=7, dtype=torch.float32), "temperature": 0.2}),
+        Case({**pair(4, 8, seed=9), "temperature": 0.01}),
         # Partners almost alike: exp(1 / 0.01) is no float32 number.
-        Case({**_pair(4, 8, seed=10, dtype=torch.float32, noise=0.05, share=1.0), "temperature": 0.01}),
-        Case({**_pair(12, 20, seed=11), "temperature": 5.0}),
+        Case({**pair(4, 8, seed=10, dtype=torch.float32, noise=0.05, share=1.0), "temperature": 0.01}),
+        Case({**pair(12, 20, seed=11), "temperature": 5.0}),
     ),
     misconceptions=(
         Misconception(

@@ -38,18 +38,40 @@ def _one_set_for_the_batch(images, policy, generator):
     )
 
 
-def _colour_left_out_of_view_b(images, policy, generator):
-    view_a = apply_view(images, _draw(images, policy, generator))
-    return view_a, apply_view(images, _draw(images, policy.without("colour"), generator))
+def _first_set_for_the_batch(images, policy, generator):
+    """As many sets are drawn as there are pictures, and the first is used for all."""
+    return tuple(
+        torch.cat([apply_view(image[None], parameters) for image in images])
+        for parameters in (_draw(images, policy, generator)[0], _draw(images, policy, generator)[0])
+    )
 
 
-def _colour_left_out_of_view_a(images, policy, generator):
-    view_a = apply_view(images, _draw(images, policy.without("colour"), generator))
-    return view_a, apply_view(images, _draw(images, policy, generator))
+def _one_set_for_everything(images, policy, generator):
+    parameters = _draw(images, policy, generator, 1)
+    view = torch.cat([apply_view(image[None], parameters) for image in images])
+    return view, view.clone()
+
+
+def _without(operations, view):
+    """Two views; from the policy of one ("a" or "b") some operations are left out."""
+
+    def function(images, policy, generator):
+        reduced = policy
+        for operation in set(operations) & set(policy.operations):
+            reduced = reduced.without(operation)
+        policies = (reduced, policy) if view == "a" else (policy, reduced)
+        return tuple(apply_view(images, _draw(images, one, generator)) for one in policies)
+
+    return function
 
 
 def _picture_itself_as_view_b(images, policy, generator):
     return apply_view(images, _draw(images, policy, generator)), images / 255
+
+
+def with_policy(fixed):
+    """Two views that come from this policy, whichever is given."""
+    return lambda images, policy, generator: _two_views(images, fixed, generator)
 
 
 def _view_of_a_view(images, policy, generator):
@@ -57,7 +79,7 @@ def _view_of_a_view(images, policy, generator):
     return view_a, apply_view(view_a, _draw(images, policy, generator))
 
 
-def _pictures_case(count, edge, policy, seed):
+def pictures_case(count, edge, policy, seed):
     """Random pictures; the generator that is handed out is seeded alike."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (count, 3, edge, edge), dtype=torch.uint8, generator=generator)
@@ -73,9 +95,9 @@ TWO_VIEWS = Exercise(
     name="two_views",
     reference=_two_views,
     cases=(
-        _pictures_case(2, 16, POLICIES["simclr_cifar"], seed=10),
-        _pictures_case(3, 20, POLICIES["strong"], seed=11),
-        _pictures_case(7, 16, POLICIES["simclr_cifar"].without("grey"), seed=12),  # a name not in POLICIES
+        pictures_case(2, 16, POLICIES["simclr_cifar"], seed=10),
+        pictures_case(3, 20, POLICIES["strong"], seed=11),
+        pictures_case(7, 16, POLICIES["simclr_cifar"].without("grey"), seed=12),  # a name not in POLICIES
     ),
     misconceptions=(
         Misconception(
@@ -88,9 +110,20 @@ TWO_VIEWS = Exercise(
             "one set of parameters for the whole batch",
             "Every picture is cut and coloured alike. Draw as many parameters as there are pictures.",
             _one_set_for_the_batch,
+            also=(_first_set_for_the_batch, _one_set_for_everything),
         ),
-        Misconception("colour jitter on view_a only", ONE_COLOUR_ONLY, _colour_left_out_of_view_b),
-        Misconception("colour jitter on view_b only", ONE_COLOUR_ONLY, _colour_left_out_of_view_a),
+        Misconception(
+            "colour jitter on view_a only",
+            ONE_COLOUR_ONLY,
+            _without(["colour"], "b"),
+            also=(_without(["colour", "grey"], "b"),),
+        ),
+        Misconception(
+            "colour jitter on view_b only",
+            ONE_COLOUR_ONLY,
+            _without(["colour"], "a"),
+            also=(_without(["colour", "grey"], "a"),),
+        ),
         Misconception(
             "the second view is the picture itself",
             "view_b is the picture as it came. Both views are drawn; neither is the original.",

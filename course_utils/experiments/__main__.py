@@ -3,7 +3,7 @@
 import argparse
 
 from course_utils import records
-from course_utils.experiments import cifar, clip, heads, moco, temperature
+from course_utils.experiments import cifar, clip, heads, lab06, moco, temperature
 
 EXPERIMENTS = {
     function.__name__: function
@@ -18,6 +18,7 @@ EXPERIMENTS = {
         moco.moco_cifar,
         clip.clip_pairs,
         clip.clip_scenes,
+        lab06.lab06_ranges,
     )
 }
 

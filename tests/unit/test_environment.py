@@ -39,15 +39,17 @@ def test_conda_gets_the_ranges_of_pyproject():
     *conda, pip = dependencies
     assert conda == [f"python{environment.setting('project', 'requires-python')}", "pip"]
     assert sorted(pip["pip"]) == sorted(
-        ["-e .", *requirements(), *requirements("lab"), *requirements("test")]
+        ["-e .", *requirements(), *requirements("lab"), *requirements("test"), *requirements("grade")]
     )
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_the_package_imports_is_a_dependency(path):
     declared = {environment.module(text) for text in requirements()} | {"course_utils"}
-    if path.name == "notebooks.py":  # the authors' tool
+    if path.name in ("notebooks.py", "build.py"):  # the authors' tools
         declared |= {environment.module(text) for text in requirements("lab")}
+    if path.name == "build.py":  # traitlets and nbgrader's other parts come with it
+        declared |= {environment.module(text) for text in requirements("grade")} | {"traitlets"}
     if path.name == "triton_kernels.py":  # torch brings triton where it can use it
         declared.add("triton")
     assert imported(path) - set(sys.stdlib_module_names) <= declared
@@ -58,7 +60,7 @@ def test_pyproject_is_read_as_tomllib_reads_it():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert requirements() == project["project"]["dependencies"]
     extras = project["project"]["optional-dependencies"]
-    assert {name: requirements(name) for name in ("lab", "test", "bench")} == extras
+    assert {name: requirements(name) for name in ("lab", "test", "clip", "grade", "bench")} == extras
     assert environment.setting("tool.course", "repository") == project["tool"]["course"]["repository"]
     tested = project["tool"]["course"]["tested"]
     assert {name: environment.setting("tool.course.tested", name) for name in tested} == tested

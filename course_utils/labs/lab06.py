@@ -1,0 +1,299 @@
+"""LAB 06: pictures, training and table; the range in which right code ends, for any seed.
+
+pictures --two_views--> v, v' --encoder, head--> z --loss--> update        (a student's views and loss)
+pictures --encoder--> h --head--> z --readout--> accuracy                  (a student's readout)
+"""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from threadpoolctl import threadpool_limits
+from torch.nn.functional import normalize
+
+from course_utils import records, training
+from course_utils.exercises import lab06 as exercises
+from course_utils.feedback import NOT_ATTEMPTED, RIGHT, WRONG, Verdict
+from course_utils.images import shapes
+from course_utils.images.pictures import Pictures
+from course_utils.labs.grading import quiet, require, student_seed
+from course_utils.networks import ProjectionHead, SmallEncoder
+from course_utils.readout import prediction
+from course_utils.runtime import generator
+from course_utils.show import figures
+from course_utils.training import Budget, SimCLR
+from course_utils.views import Policy
+
+JITTER = Policy(
+    name="jitter",
+    source="Ours: a crop that leaves most of the picture, flip, colours turned by any angle, sometimes grey.",
+    crop_scale=(0.5, 1.0),
+    jitter=1.0,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.4,
+    hue=0.5,
+    grey=0.2,
+)
+POLICIES = {
+    "jitter": JITTER,
+    "no jitter": replace(
+        JITTER, name="no jitter", source="Ours: the same crop and flip.", jitter=0.0, grey=0.0
+    ),
+}
+BUDGET = Budget(epochs=8, batch=64, rate=6e-3)
+TRAINED_ON, READ_ON, FIT_ON, EDGE = 4096, 3000, 1500, 24
+TEMPERATURE = 0.1
+LABELS = ("shape", "hue")
+ROWS = tuple(f"{condition} {which}" for condition, which in product(POLICIES, "hz"))
+RECORD = "lab06"
+
+
+@dataclass(frozen=True)
+class Data:
+    """A student's pictures: some to train on without labels, others to read from, with their split.
+
+    train, test: int64, places in `probe` of the pictures to fit a readout on and to judge it by.
+    """
+
+    pictures: Pictures
+    probe: Pictures
+    train: torch.Tensor
+    test: torch.Tensor
+
+
+def data(seed) -> Data:
+    """The pictures and the split of a seed: one large shape of one hue each, 24 x 24 pixels."""
+    count = TRAINED_ON + READ_ON
+    factors = shapes.draw_factors(3 * count, seed)
+    pictures = shapes.render(factors[factors.size_band == 1][:count], size=EDGE)
+    order = torch.randperm(READ_ON, generator=generator(seed))
+    return Data(
+        pictures[:TRAINED_ON],
+        pictures[TRAINED_ON:],
+        order[:FIT_ON].sort().values,
+        order[FIT_ON:].sort().values,
+    )
+
+
+class YourSimCLR(SimCLR):
+    """SimCLR with a student's two functions: the pictures come as they are, the views are drawn here."""
+
+    def __init__(self, two_views, loss, policy, seed):
+        super().__init__(SmallEncoder(), ProjectionHead("mlp", width_in=SmallEncoder.width), TEMPERATURE)
+        self.two_views, self.pair_loss, self.policy = two_views, loss, policy
+        self.generator = generator(seed)
+
+    def loss(self, pictures, _):
+        views = torch.cat(self.two_views(pictures, self.policy, self.generator))
+        z_a, z_b = self.project(views.contiguous(memory_format=torch.channels_last)).chunk(2)
+        return self.pair_loss(z_a, z_b, self.temperature)
+
+
+def train(two_views, loss, pictures, policy, seed):
+    """A training.Run: in `.method` the encoder (views -> h) and the head (h -> z), in evaluation mode.
+
+    two_views: (pictures, policy, generator) -> view_a, view_b. loss: (z_a, z_b, temperature) -> scalar.
+    """
+
+    def make():
+        return YourSimCLR(two_views, loss, policy, seed)
+
+    return training.train(make, pictures, BUDGET, seed=seed, policy=None, device="cpu")
+
+
+def compare(frozen_features, readout, methods, data) -> pd.DataFrame:
+    """A row each for h and z of every method, with the accuracy for shape and for hue."""
+    rows = {}
+    with threadpool_limits(1):  # small fits: a second thread costs more than it brings
+        for (name, method), which in product(methods.items(), "hz"):
+            features = frozen_features(method, data.probe.images, which)
+            rows[f"{name} {which}"] = {
+                label: float(readout(features, data.probe.labels[label], data.train, data.test))
+                for label in LABELS
+            }
+    return pd.DataFrame(rows).T
+
+
+def reference_table(methods, data):
+    """The table that the right functions give."""
+    return compare(exercises.FEATURES.reference, exercises.READOUT.reference, methods, data)
+
+
+# --- Judging the table --------------------------------------------------------------------------------------
+
+
+def ranges(record=None) -> pd.DataFrame:
+    """For each row and column of the table the lowest and the highest accuracy of right code: `low`, `high`.
+
+    From the seeds of data/records/lab06.json: where one further seed falls in 999 of 1000 cases, at least
+    0.06 to each side of the mean.
+    """
+    table = (record or records.load(RECORD)).table
+    rows = {}
+    for cell, group in table.groupby(["row", "label"]):
+        expected = prediction(group["accuracy"], level=0.999)
+        reach = max(0.06, expected.high - expected.mean)
+        rows[cell] = {"low": expected.mean - reach, "high": min(1.0, expected.mean + reach)}
+    return pd.DataFrame(rows).T
+
+
+def judge_table(table, methods, student_id) -> Verdict:
+    """Whether a student's table was read from encoders that right code may have trained with that id's seed.
+
+    It is read again from the student's encoders, by the right functions, so a table that was typed in, or
+    read from something else, differs.
+    """
+    name = "lab06_table"
+    if table is None or methods is None:
+        return Verdict(name, NOT_ATTEMPTED, "There is no table: the training or the comparison did not run.")
+    with quiet():
+        own = data(student_seed(student_id))
+        try:
+            given = pd.DataFrame(table).loc[list(ROWS), list(LABELS)].astype(float)
+            right = reference_table({condition: methods[condition] for condition in POLICIES}, own)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Verdict(name, WRONG, f"The table or its encoders cannot be read ({problem}).")
+        if not close(given, right):
+            return Verdict(name, WRONG, why(given, right, methods, own))
+    expected = ranges()
+    for row, label in product(ROWS, LABELS):
+        low, high = expected.loc[(row, label)]
+        if not low <= given.loc[row, label] <= high:
+            headline = (
+                f"{row}, {label}: your encoder gives {given.loc[row, label]:.2f}, and right code gives "
+                "that with no seed. Look at two_views and the loss."
+            )
+            return Verdict(name, WRONG, headline)
+    return Verdict(name, RIGHT, "The table is that of your own encoders, and right code ends there.")
+
+
+def close(given, right):
+    """Whether two tables agree but for what another solver may change."""
+    return bool(((given - right).abs() <= 0.03).all(axis=None))
+
+
+def why(given, right, methods, own):
+    """What a table that does not fit its encoders may come from."""
+    swapped = right.rename(index=lambda row: row[:-1] + {"h": "z", "z": "h"}[row[-1]])
+    on_train = compare(exercises.FEATURES.reference, exercises.accuracy_on_train, methods, own)
+    z_only = right.copy()
+    z_only.loc[[row for row in ROWS if row.endswith("h")]] = z_only.filter(like=" z", axis=0).to_numpy()
+    if ((given - 1 / 6).abs() < 0.06).all(axis=None):
+        return "Misconception: random vectors passed off as features. All accuracies are those of guessing."
+    if close(given, swapped) or close(given, z_only):
+        return (
+            "Misconception: z is read where h is asked. Read again, your encoders' h gives what stands "
+            "elsewhere in your table, or nowhere."
+        )
+    if close(given, on_train):
+        return "Misconception: accuracy on the training part. Judge by the rows in test."
+    worst = (given - right).abs().stack().idxmax()
+    return (
+        f"The table is not that of your encoders: {', '.join(worst)} says {given.loc[worst]:.2f}; read "
+        f"again from them it is {right.loc[worst]:.2f}."
+    )
+
+
+def grade_table(table, methods, student_id) -> None:
+    """The hidden test of the table: raises NotAttempted or Wrong, see judge_table."""
+    require(judge_table(table, methods, student_id))
+
+
+# --- What the notebook shows --------------------------------------------------------------------------------
+
+
+def predicted_and_measured(predicted, table) -> pd.DataFrame:
+    """Each accuracy's change from no jitter to jitter, in words beside the predicted ones."""
+    rows = []
+    for question in exercises.PREDICTION.choices:
+        label, which = question.split(" in ")
+        change = table.loc[f"jitter {which}", label] - table.loc[f"no jitter {which}", label]
+        falls, stays, rises = exercises.CHANGES
+        rows.append(
+            {
+                "accuracy": question,
+                "you predicted": as_text(predicted[question]),
+                "change": change,
+                "in words": falls if change < -0.1 else rises if change > 0.1 else stays,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def spaces(frozen_features, methods, data) -> dict[str, torch.Tensor]:
+    """Each row of the table -> unit features of the first 600 probe pictures."""
+    images = data.probe.images[:600]
+    return {
+        f"{name} {which}": normalize(frozen_features(method, images, which), dim=1)
+        for name, method in methods.items()
+        for which in "hz"
+    }
+
+
+def draw_neighbours(spaces, data, number) -> str:
+    """A picture and its five nearest neighbours in each space, as HTML."""
+    rows, titles = [], []
+    for name, features in spaces.items():
+        order = (features @ features[number]).argsort(descending=True)
+        nearest = torch.cat([torch.tensor([number]), order[order != number][:5]])
+        rows.append(data.probe.images[nearest] / 255)
+        titles += [name, *[""] * 5]
+    shape, hue = (data.probe[number : number + 1].named(label)[0] for label in LABELS)
+    figure = figures.image_grid(torch.cat(rows), titles, columns=6, edge=1.3)
+    alt = f"A {hue} {shape} and its five nearest neighbours in four spaces: {', '.join(spaces)}."
+    return f'<p role="status">a {hue} {shape}</p>' + figures.picture(figure, alt).data
+
+
+# --- The exit ticket ----------------------------------------------------------------------------------------
+
+
+def draw_ticket(ticket) -> Figure:
+    """The student's answers as a figure: the way of a picture, and what each of the two updates changes."""
+    figure, axes = figures.new_figure(10, 4)
+    axes.set_axis_off()
+    axes.set(xlim=(0, 100), ylim=(0, 40))
+    said = {question: as_text(ticket.get(question)) for question in exercises.TICKET.choices}
+    touched = {
+        update: ticket.get(question)
+        for update, question in (
+            ("a training step", "a training step changes"),
+            ("the readout's fit", "fitting the readout changes"),
+        )
+    }
+    colours = dict(zip(touched, (figures.SKY, figures.ORANGE), strict=True))
+    places = {
+        "pictures": (10, 27),
+        "views": (30, 27),
+        "encoder": (50, 27),
+        "head": (70, 27),
+        "readout": (60, 7),
+    }
+    for name, (x, y) in places.items():
+        by = [update for update, parts in touched.items() if name in as_list(parts)]
+        colour = "white" if not by else figures.GREY if len(by) > 1 else colours[by[0]]
+        box = {"boxstyle": "round,pad=0.6", "facecolor": colour, "edgecolor": "black"}
+        words = f"{name}\nchanged by\n{' and '.join(by) or 'neither'}"
+        axes.text(x, y, words, ha="center", va="center", fontsize=9, bbox=box)
+    axes.text(90, 27, f"loss compares\n{said['the loss compares']}", ha="center", va="center", fontsize=9)
+    ways = [((start, 27), (start + 6, 27)) for start in (17, 37, 57, 77)]
+    for start, end in [*ways, ((60, 27), (60, 13))]:
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>"})
+    axes.text(40, 34, "input: " + said["the encoder's input"], ha="center", fontsize=9)
+    axes.text(61, 17, "reads " + said["the readout's input"], ha="left", fontsize=9)
+    axes.text(90, 19, f"candidates of one view:\n{said['candidates of one view']}", ha="center", fontsize=9)
+    axes.text(1, 37, "What each parameter update touches", weight="bold", fontsize=11)
+    return figure
+
+
+def as_list(answer):
+    """An answer as a list of texts; empty for one that is not given."""
+    parts = answer if isinstance(answer, (list, tuple, set)) else [answer]
+    return [str(part) for part in parts if part is not ... and part is not None]
+
+
+def as_text(answer):
+    return ", ".join(as_list(answer)) or "?"
