@@ -31,7 +31,8 @@ def info_nce(query, positive_key, negative_keys, temperature, reduction="mean"):
     >>> info_nce(same, same, torch.ones(7, 8), temperature=0.1).exp().round(decimals=4)  # 8 that look alike
     tensor(8.)
     """
-    query, positive_key, negative_keys = info_nce_inputs(query, positive_key, negative_keys, temperature)
+    rows_and_lengths = info_nce_inputs(query, positive_key, negative_keys, temperature)
+    query, positive_key, negative_keys = (rows / length for rows, length in rows_and_lengths)
     positive = (query * positive_key).sum(dim=1)
     negatives = _similarities(query, negative_keys)
     return reduce(_minus_log_p(positive, negatives, temperature), reduction)
@@ -51,8 +52,7 @@ def nt_xent(view_a, view_b, temperature, reduction="mean"):
     >>> nt_xent(same, same, temperature=0.5).exp().round(decimals=4)  # 2N - 1 candidates that look alike
     tensor(7.)
     """
-    view_a, view_b = nt_xent_inputs(view_a, view_b, temperature)
-    views = torch.cat([view_a, view_b])
+    views = torch.cat([view / length for view, length in nt_xent_inputs(view_a, view_b, temperature)])
     itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
     partner = itself.roll(len(view_a), dims=1)
     positive = (views * views.roll(len(view_a), dims=0)).sum(dim=1)
@@ -73,7 +73,7 @@ def clip_loss(image, text, logit_scale, reduction="mean"):
     >>> clip_loss(same, same, logit_scale=14.2857).exp().round(decimals=4)
     tensor(4.)
     """
-    image, text = clip_inputs(image, text, logit_scale)
+    image, text = (rows / length for rows, length in clip_inputs(image, text, logit_scale))
     partner = torch.eye(len(image), dtype=torch.bool, device=image.device)
     positive = (image * text).sum(dim=1)
     similarities = _similarities(image, text)
@@ -284,10 +284,8 @@ def cross_correlation(view_a, view_b):
 
 
 def info_nce_inputs(query, positive_key, negative_keys, temperature):
-    """What info_nce computes with: checked rows of unit length. The fast kernels start from the same."""
-    query, positive_key, negative_keys = _unit_rows(
-        query=query, positive_key=positive_key, negative_keys=negative_keys
-    )
+    """What info_nce computes with, and the fast kernels: checked rows and their lengths [rows, 1]."""
+    checked = _checked_rows(query=query, positive_key=positive_key, negative_keys=negative_keys)
     _require_pairs("query", query, "positive_key", positive_key, at_least=1, rows="B")
     if len(negative_keys) < 1 or negative_keys.shape[1] != query.shape[1]:
         raise ValueError(
@@ -295,23 +293,23 @@ def info_nce_inputs(query, positive_key, negative_keys, temperature):
             f"as wide as query {list(query.shape)}."
         )
     _require_positive("temperature", temperature)
-    return query, positive_key, negative_keys
+    return checked
 
 
 def nt_xent_inputs(view_a, view_b, temperature):
-    """What nt_xent computes with: checked rows of unit length."""
-    view_a, view_b = _unit_rows(view_a=view_a, view_b=view_b)
+    """What nt_xent computes with: checked rows and their lengths [N, 1]."""
+    checked = _checked_rows(view_a=view_a, view_b=view_b)
     _require_pairs("view_a", view_a, "view_b", view_b, at_least=2)
     _require_positive("temperature", temperature)
-    return view_a, view_b
+    return checked
 
 
 def clip_inputs(image, text, logit_scale):
-    """What clip_loss computes with: checked rows of unit length."""
-    image, text = _unit_rows(image=image, text=text)
+    """What clip_loss computes with: checked rows and their lengths [N, 1]."""
+    checked = _checked_rows(image=image, text=text)
     _require_pairs("image", image, "text", text, at_least=2)
     _require_positive("logit_scale", logit_scale)
-    return image, text
+    return checked
 
 
 def _minus_log_p(positive, similarities, temperature, no_negative=None):
@@ -339,7 +337,12 @@ def reduce(losses, reduction):
 
 
 def _unit_rows(**features):
-    """Checked features, in their common dtype (at least float32), each row divided by its length."""
+    """Checked features, each row divided by its length."""
+    return [rows / length for rows, length in _checked_rows(**features)]
+
+
+def _checked_rows(**features):
+    """Pairs of (features in their common dtype, at least float32; the lengths of their rows, [rows, 1])."""
     for name, x in features.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}; expected a torch tensor of shape [rows, D].")
@@ -358,7 +361,8 @@ def _unit_rows(**features):
     dtype = torch.float32
     for x in features.values():
         dtype = torch.promote_types(dtype, x.dtype)
-    return [_unit(name, x.to(dtype)) for name, x in features.items()]
+    rows = {name: x.to(dtype) for name, x in features.items()}
+    return [(x, _lengths(name, x)) for name, x in rows.items()]
 
 
 def _several_unit_rows(features):
@@ -368,10 +372,10 @@ def _several_unit_rows(features):
     return features
 
 
-def _unit(name, x):
+def _lengths(name, x):
     length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     # One look at the lengths finds every row without a direction: NaN, infinite, zero or overflowed.
-    usable = length.isfinite() & (length > 0)
+    usable = (length > 0) & (length < math.inf)
     if not usable.all():
         row = int((~usable).flatten().nonzero()[0])
         if x[row].isnan().any():
@@ -386,7 +390,7 @@ def _unit(name, x):
             f"{name}, shape {list(x.shape)}: row {row} {what}, so it has no direction to compare. "
             "Expected finite rows of non-zero length; look at the layer that made it."
         )
-    return x / length
+    return length
 
 
 def _require_pairs(name_a, a, name_b, b, at_least, rows="N"):

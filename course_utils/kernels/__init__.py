@@ -25,15 +25,12 @@ def info_nce(query, positive_key, negative_keys, temperature, reduction="mean", 
     >>> info_nce(same, same, torch.ones(7, 8), 0.1, implementation="blocked").exp().round(decimals=4)
     tensor(8.)
     """
-    unit_query, unit_positive, unit_keys = contrast.info_nce_inputs(
-        query, positive_key, negative_keys, temperature
-    )
+    inputs = _with_lengths(contrast.info_nce_inputs, query, positive_key, negative_keys, temperature)
     scale = 1 / temperature
-    backend = _choose(implementation, unit_query, unit_keys, scale)
+    backend = _choose(implementation, inputs, scale)
     if backend is None:
         return contrast.info_nce(query, positive_key, negative_keys, temperature, reduction)
-    losses = backend.against(unit_query, unit_positive, unit_keys, scale, raw=(query, negative_keys))
-    return contrast.reduce(losses, reduction)
+    return contrast.reduce(backend.against(*inputs, scale), reduction)
 
 
 def nt_xent(view_a, view_b, temperature, reduction="mean", implementation="auto"):
@@ -45,13 +42,12 @@ def nt_xent(view_a, view_b, temperature, reduction="mean", implementation="auto"
     >>> nt_xent(same, same, temperature=0.5, implementation="blocked").exp().round(decimals=4)
     tensor(7.)
     """
-    unit_a, unit_b = contrast.nt_xent_inputs(view_a, view_b, temperature)
+    inputs = _with_lengths(contrast.nt_xent_inputs, view_a, view_b, temperature)
     scale = 1 / temperature
-    backend = _choose(implementation, unit_a, unit_b, scale)
+    backend = _choose(implementation, inputs, scale)
     if backend is None:
         return contrast.nt_xent(view_a, view_b, temperature, reduction)
-    losses = backend.within(torch.cat([unit_a, unit_b]), scale, raw=(view_a, view_b))
-    return contrast.reduce(losses, reduction)
+    return contrast.reduce(backend.within(*inputs, scale), reduction)
 
 
 def clip_loss(image, text, logit_scale, reduction="mean", implementation="auto"):
@@ -63,35 +59,43 @@ def clip_loss(image, text, logit_scale, reduction="mean", implementation="auto")
     >>> clip_loss(same, same, logit_scale=14.2857, implementation="blocked").exp().round(decimals=4)
     tensor(4.)
     """
-    unit_image, unit_text = contrast.clip_inputs(image, text, logit_scale)
-    backend = _choose(implementation, unit_image, unit_text, logit_scale)
+    inputs = _with_lengths(contrast.clip_inputs, image, text, logit_scale)
+    backend = _choose(implementation, inputs, logit_scale)
     if backend is None:
         return contrast.clip_loss(image, text, logit_scale, reduction)
-    losses = backend.between(unit_image, unit_text, logit_scale, raw=(image, text))
-    return contrast.reduce(losses.mean(dim=0), reduction)
+    return contrast.reduce(backend.between(*inputs, logit_scale).mean(dim=0), reduction)
 
 
-def _choose(implementation, rows, columns, scale):
+def _with_lengths(checked, *arguments):
+    """The features among the arguments as pairs: rows as they came, lengths as contrast.py takes them."""
+    with torch.no_grad():  # whoever divides by the lengths has the gradient
+        lengths = [length for _, length in checked(*arguments)]
+    return list(zip(arguments, lengths, strict=False))
+
+
+def _choose(implementation, inputs, scale):
     """The module that serves, or None for the reference."""
-    why_not = {"triton": _why_not_triton(rows), "blocked": _why_not_blocked(rows, scale)}
+    (rows, lengths), (columns, _) = inputs[0], inputs[-1]
     if implementation == "auto":
-        if len(rows) * len(columns) <= SMALL:
-            return None
         # Off the GPU the kernels run in an interpreter, to be studied: only for those who ask for it by name.
-        served = [
-            name for name, reason in why_not.items() if not reason and (name == "blocked" or rows.is_cuda)
-        ]
-        implementation = served[0] if served else "reference"
+        if len(rows) * len(columns) <= SMALL:
+            implementation = "reference"
+        elif rows.is_cuda and not _why_not_triton(rows, lengths.dtype):
+            implementation = "triton"
+        else:
+            implementation = "reference" if _why_not_blocked(rows, scale) else "blocked"
     if implementation == "reference":
         return None
-    if implementation not in why_not:
+    if implementation == "blocked":
+        why_not = _why_not_blocked(rows, scale)
+    elif implementation == "triton":
+        why_not = _why_not_triton(rows, lengths.dtype)
+    else:
         raise ValueError(
             f'implementation is {implementation!r}; expected "auto", "reference", "blocked" or "triton".'
         )
-    if why_not[implementation]:
-        raise ValueError(
-            f'implementation="{implementation}" cannot run: {why_not[implementation]}; "auto" can.'
-        )
+    if why_not:
+        raise ValueError(f'implementation="{implementation}" cannot run: {why_not}; "auto" can.')
     if implementation == "blocked":
         return blocked
     # Imported here, because triton may be missing and is slow to import.
@@ -100,17 +104,15 @@ def _choose(implementation, rows, columns, scale):
     return triton_kernels
 
 
-def _why_not_triton(rows):
+def _why_not_triton(rows, dtype):
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if not rows.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         return (
             f"the features lie on {rows.device}, not on a GPU (TRITON_INTERPRET=1 steps through it on a CPU)"
         )
-    if rows.dtype == torch.float64 or rows.shape[1] > 512:
-        return (
-            f"it takes float32, bfloat16 and float16 rows up to 512 wide, not {rows.dtype} {list(rows.shape)}"
-        )
+    if dtype == torch.float64 or rows.shape[1] > 512:
+        return f"it takes float32, bfloat16 and float16 rows up to 512 wide, not {dtype} {list(rows.shape)}"
     return None
 
 

@@ -11,12 +11,13 @@ held.
   stored: 2 units of 2 M^2 D flops in all, where autograd on the full matrix needs 3. Small problems keep
   their tiles.
 * A query's gradient needs no second look: the weighted sum of the keys builds up beside the sum of the
-  weights.
+  weights. Keys are divided by their lengths a block at a time, beside the tile that needs them.
 * No maximum is subtracted. A cosine lies in [-1, 1], so exp(scale * s) lies in [exp(-scale), exp(scale)]:
-  float32 holds that, and its sums, up to a scale of 50, float64 up to 600.
+  float32 holds that, and its sums, up to a scale of 50. Beyond, where a cosine's last digit moves exp(scale *
+  s) by more than the sixth, all is computed in float64, which reaches to 600.
 
-Rows have unit length, as contrast.py makes them; `scale` is 1 / temperature, a number or a 0-d tensor;
-`raw`, the rows before they were normalised, is for the GPU kernels only.
+Features come as pairs (rows, lengths), as contrast.py checked them; `scale` is 1 / temperature, a number or a
+0-d tensor.
 """
 
 from itertools import combinations_with_replacement, product
@@ -32,20 +33,54 @@ FLOAT32_SCALE, FLOAT64_SCALE = 50.0, 600.0
 SURE = 40  # log(1 + exp(40)) is 40 in every digit, even of float64
 
 
-def within(views, scale, raw=None):
-    """[2N, D], rows k and k + N a pair -> [2N] losses: each row looks for its partner among the others."""
-    return _Pairs.apply(views, None, scale, torch.is_grad_enabled())
+def within(view_a, view_b, scale):
+    """[N, D] twice, row k of both a pair -> [2N] losses: each row looks for its partner among the others."""
+    views = torch.cat([unit(*exact(view, scale)) for view in (view_a, view_b)])
+    return _Pairs.apply(views, None, scale, torch.is_grad_enabled()).to(view_a[1].dtype)
 
 
-def between(rows, columns, scale, raw=None):
+def between(rows, columns, scale):
     """[N, D] twice, row k of both a pair -> [2, N] losses: rows look for columns, columns look for rows."""
-    return _Pairs.apply(rows, columns, scale, torch.is_grad_enabled())
+    x, y = (unit(*exact(features, scale)) for features in (rows, columns))
+    return _Pairs.apply(x, y, scale, torch.is_grad_enabled()).to(rows[1].dtype)
 
 
-def against(queries, positives, keys, scale, raw=None):
+def against(queries, positives, keys, scale):
     """[B, D], [B, D], [K, D] -> [B] losses: each query looks for its positive among that one and the keys."""
-    log_sum = _Queries.apply(queries, keys, scale, torch.is_grad_enabled())
-    return F.softplus(log_sum - scale * (queries * positives).sum(dim=1), threshold=SURE).to(queries.dtype)
+    q, p = (unit(*exact(features, scale)) for features in (queries, positives))
+    keys, lengths = exact(keys, scale)
+    if keys.requires_grad:
+        keys, lengths = unit(keys, lengths), torch.ones_like(lengths)
+    log_sum = _Queries.apply(q, keys, lengths, scale, torch.is_grad_enabled())
+    return F.softplus(log_sum - scale * (q * p).sum(dim=1), threshold=SURE).to(queries[1].dtype)
+
+
+def exact(features, scale):
+    """The same features, in float64 where scale asks for it."""
+    if scale <= FLOAT32_SCALE:
+        return features
+    rows = features[0].double()
+    return rows, torch.linalg.vector_norm(rows.detach(), dim=1, keepdim=True)
+
+
+def unit(rows, lengths):
+    """[N, D] rows over their lengths [N, 1], in the lengths' dtype."""
+    return _Unit.apply(rows, lengths)
+
+
+class _Unit(Function):
+    """rows / lengths. A change along a row does not turn it, so its gradient is what lies across."""
+
+    @staticmethod
+    def forward(ctx, rows, lengths):
+        ctx.save_for_backward(rows, lengths)
+        return rows / lengths
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows, lengths = ctx.saved_tensors
+        along = (grad * rows).sum(dim=1, keepdim=True).div_(lengths).div_(lengths)
+        return torch.addcmul(grad, rows, along, value=-1).div_(lengths).to(rows.dtype), None
 
 
 class _Pairs(Function):
@@ -57,43 +92,43 @@ class _Pairs(Function):
         columns = rows if alone else columns
         count = len(rows) // 2 if alone else len(rows)
         # Of a row's negatives and of a column's, or of view a's and view b's.
-        sums = _zero_sums(rows, 2, count)
-        row_sum, column_sum = (sums.view(-1), sums.view(-1)) if alone else sums
-        positive = torch.empty_like(sums[0])
+        sums = rows.new_zeros(2, count)
+        row_sums, column_sums = map(_blocks, (sums.view(-1), sums.view(-1)) if alone else sums)
+        positive = rows.new_empty(count)
         keep = gradient_follows and len(rows) * len(columns) <= KEPT_NUMBERS
         tiles = _pair_tiles(rows, columns, scale, alone, positive, reuse=not keep)
         tiles = list(tiles) if keep else tiles
-        for i, j, tile in tiles:
-            row_sum[i] += tile.sum(dim=1)
-            if not (alone and i == j):
-                column_sum[j] += tile.sum(dim=0)
-        gap = sums.log() - positive
+        for p, q, tile in tiles:
+            row_sums[p].add_(tile.sum(dim=1))
+            if not (alone and p == q):
+                column_sums[q].add_(tile.sum(dim=0))
+        gap = _wide(sums).log_().sub_(positive)
         ctx.save_for_backward(rows, columns, sums, gap)
         ctx.scale, ctx.alone, ctx.kept = scale, alone, tiles if keep else None
-        losses = F.softplus(gap, threshold=SURE).to(rows.dtype)
+        losses = F.softplus(gap, threshold=SURE)
         return losses.view(-1) if alone else losses
 
     @staticmethod
     def backward(ctx, grad):
         refuse_double_backward()
         rows, columns, sums, gap = ctx.saved_tensors
-        scale, alone, dtype = float(ctx.scale), ctx.alone, _tile_dtype(rows, ctx.scale)
+        scale, alone = float(ctx.scale), ctx.alone
         # The pull on the log-sum; the positive gets it with the other sign.
-        pull = grad.view(gap.shape) * gap.sigmoid()
-        share, partner_weight = (pull / sums).to(dtype), -pull.sum(dim=0).to(dtype)
-        row_share, column_share = (share.view(-1), share.view(-1)) if alone else share
+        pull = (grad.view(gap.shape) * gap.sigmoid()).to(rows.dtype)
+        share, partner_weight = pull / sums, -pull.sum(dim=0)
+        row_shares, column_shares = map(_blocks, (share.view(-1), share.view(-1)) if alone else share)
         for_rows = torch.zeros_like(rows)
         for_columns = for_rows if alone else torch.zeros_like(columns)
-        buffer = _buffer(rows, columns, dtype)
-        for i, j, tile in ctx.kept or _pair_tiles(rows, columns, scale, alone):
+        x, y, for_x, for_y = map(_blocks, (rows, columns, for_rows, for_columns))
+        buffer = _buffer(x[0], y[0])
+        for p, q, tile in ctx.kept or _pair_tiles(rows, columns, scale, alone):
             weights = _corner(buffer, tile.shape)
-            torch.add(row_share[i, None], column_share[j], out=weights).mul_(tile)
-            for diagonal, pairs in _pair_diagonals(weights, i, j, gap.shape[1], alone):
+            torch.add(row_shares[p][:, None], column_shares[q], out=weights).mul_(tile)
+            for diagonal, pairs in _pair_diagonals(weights, p, q, gap.shape[1], alone):
                 diagonal.copy_(partner_weight[pairs])
-            weights = weights.to(rows.dtype)
-            for_rows[i].addmm_(weights, columns[j], alpha=scale)
-            if not (alone and i == j):
-                for_columns[j].addmm_(weights.T, rows[i], alpha=scale)
+            for_x[p].addmm_(weights, y[q], alpha=scale)
+            if not (alone and p == q):
+                for_y[q].addmm_(weights.T, x[p], alpha=scale)
         for_scale = scale_gradient(ctx.scale, rows, for_rows, ways=2 if alone else 1)
         return for_rows, None if alone else for_columns, for_scale, None
 
@@ -102,35 +137,34 @@ class _Queries(Function):
     """[B] log-sums of queries against keys; a query's gradient, a weighted mean of keys, is ready at once."""
 
     @staticmethod
-    def forward(ctx, queries, keys, scale, gradient_follows):
-        total = _zero_sums(queries, len(queries))
-        mean = torch.zeros_like(queries, dtype=_tile_dtype(queries, scale))
-        wants_mean = gradient_follows and (ctx.needs_input_grad[0] or ctx.needs_input_grad[2])
-        for i, j, tile in _tiles(queries, keys, scale):
-            total[i] += tile.sum(dim=1)
+    def forward(ctx, queries, keys, lengths, scale, gradient_follows):
+        total, mean = queries.new_zeros(len(queries)), torch.zeros_like(queries)
+        totals, means = _blocks(total), _blocks(mean)
+        wants_mean = gradient_follows and (ctx.needs_input_grad[0] or ctx.needs_input_grad[3])
+        for p, _, tile, unit_keys in _query_tiles(queries, keys, lengths, scale):
+            totals[p].add_(tile.sum(dim=1))
             if wants_mean:
-                mean[i].addmm_(tile, keys[j].to(tile.dtype))
-        mean = (mean / total[:, None].to(mean.dtype)).to(queries.dtype)
-        ctx.save_for_backward(queries, keys, total, mean)
+                means[p].addmm_(tile, unit_keys)
+        mean /= total[:, None]
+        ctx.save_for_backward(queries, keys, lengths, total, mean)
         ctx.scale = scale
-        return total.log()
+        return _wide(total).log_()
 
     @staticmethod
     def backward(ctx, grad):
         refuse_double_backward()
-        queries, keys, total, mean = ctx.saved_tensors
-        scale = float(ctx.scale)
-        for_queries = mean * (scale * grad[:, None]).to(mean.dtype)
+        queries, keys, lengths, total, mean = ctx.saved_tensors
+        scale, grad = float(ctx.scale), grad.to(queries.dtype)
+        for_queries = mean * (scale * grad[:, None])
         for_scale = scale_gradient(ctx.scale, queries, for_queries, ways=1)
         for_keys = None
         # Keys from a queue are constants and cost nothing; keys with a gradient cost 2 units more.
         if ctx.needs_input_grad[1]:
             for_keys = torch.zeros_like(keys)
-            share = grad / total
-            for i, j, tile in _tiles(queries, keys, scale):
-                weights = tile.mul_(share[i, None].to(tile.dtype)).to(keys.dtype)
-                for_keys[j].addmm_(weights.T, queries[i], alpha=scale)
-        return for_queries, for_keys, for_scale, None
+            share, x = _blocks((grad / total)[:, None]), _blocks(queries)
+            for p, j, tile, _ in _query_tiles(queries, keys, lengths, scale):
+                for_keys[j].addmm_(tile.mul_(share[p]).T, x[p], alpha=scale)
+        return for_queries, for_keys, None, for_scale, None
 
 
 def refuse_double_backward():
@@ -147,66 +181,71 @@ def scale_gradient(scale, rows, for_rows, ways):
         return ((rows * for_rows).sum() / (ways * float(scale))).to(scale)
 
 
-def _tiles(queries, keys, scale):
-    """Yields (i, j, exp(scale * S[i, j])) for slices i of queries and j of keys, each over the one before."""
-    buffer = _buffer(queries, keys, queries.dtype)
-    for i, j in product(_slices(queries), _slices(keys)):
-        yield i, j, _scaled(queries[i], keys[j], scale, buffer).to(_tile_dtype(queries, scale)).exp_()
-
-
 def _pair_tiles(rows, columns, scale, alone, positive=None, reuse=True):
-    """The same where rows have partners: they go to `positive`, and 0 stands where a tile has no negative."""
+    """Yields (p, q, exp(scale * S)) for block p of rows and q of columns, each tile over the one before.
+
+    0 stands where there is no negative; the similarities of the pairs go to `positive`.
+    """
+    x, y, scale = _blocks(rows), _blocks(columns), float(scale)
     count = len(rows) // 2 if alone else len(rows)
-    slices = _slices(rows)
-    buffer = _buffer(rows, columns, rows.dtype)
-    for i, j in combinations_with_replacement(slices, 2) if alone else product(slices, slices):
-        tile = _scaled(rows[i], columns[j], scale, buffer if reuse else torch.empty_like(buffer))
-        for diagonal, pairs in _pair_diagonals(tile, i, j, count, alone):
+    numbers = range(len(x))
+    buffer = _buffer(x[0], y[0])
+    for p, q in combinations_with_replacement(numbers, 2) if alone else product(numbers, numbers):
+        buffer = buffer if reuse else torch.empty_like(buffer)
+        tile = _corner(buffer, (len(x[p]), len(y[q])))
+        tile.addmm_(x[p], y[q].T, beta=0, alpha=scale)
+        for diagonal, pairs in _pair_diagonals(tile, p, q, count, alone):
             if positive is not None:
                 positive[pairs] = diagonal
             diagonal.fill_(-torch.inf)
-        if alone and i == j:
-            tile.diagonal().fill_(-torch.inf)
-        yield i, j, tile.to(_tile_dtype(rows, scale)).exp_()
+        if alone and p == q:
+            tile.fill_diagonal_(-torch.inf)
+        yield p, q, tile.exp_()
 
 
-def _pair_diagonals(tile, i, j, count, alone):
-    """Yields (diagonal of the tile S[i, j] that holds pairs, the pairs' numbers as a slice)."""
+def _pair_diagonals(tile, p, q, count, alone):
+    """Yields (diagonal of tile p, q that holds pairs, the pairs' numbers as a slice)."""
+    edge = _edge(tile)
     for distance in (count, -count) if alone else (0,):  # from a row's number to that of its partner's column
-        offset = i.start + distance - j.start
+        offset = (p - q) * edge + distance
         if -tile.shape[0] < offset < tile.shape[1]:
             diagonal = tile.diagonal(offset)
-            first = i.start + max(0, -offset) + min(0, distance)
+            first = p * edge + max(0, -offset) + min(0, distance)
             yield diagonal, slice(first, first + len(diagonal))
 
 
-def _scaled(x, y, scale, buffer):
-    return _corner(buffer, (len(x), len(y))).addmm_(x, y.T, beta=0, alpha=float(scale))
+def _query_tiles(queries, keys, lengths, scale):
+    """Yields (p, j, exp(scale * S), unit keys) for block p of queries and slice j of keys."""
+    x, scale = _blocks(queries), float(scale)
+    edge = _edge(queries) ** 2 // len(x[0])  # the fewer the queries, the more keys a tile takes
+    buffer, unit_keys = (
+        queries.new_empty(len(x[0]) * min(edge, len(keys))),
+        queries.new_empty(edge, keys.shape[1]),
+    )
+    for start in range(0, len(keys), edge):
+        j = slice(start, min(start + edge, len(keys)))
+        y = torch.div(keys[j], lengths[j], out=unit_keys[: j.stop - start])
+        for p in range(len(x)):
+            tile = _corner(buffer, (len(x[p]), len(y)))
+            yield p, j, tile.addmm_(x[p], y.T, beta=0, alpha=scale).exp_(), y
 
 
-def _slices(rows):
-    edge = _edge(rows)
-    return [slice(k, min(k + edge, len(rows))) for k in range(0, len(rows), edge)]
+def _blocks(rows):
+    return rows.split(_edge(rows))
 
 
 def _edge(rows):
     return TILE if rows.device.type == "cpu" else GPU_TILE
 
 
-def _zero_sums(rows, *shape):
-    # float64 where there is one: it costs nothing beside the tiles and keeps the digits of a tiny loss.
-    dtype = torch.float32 if rows.device.type == "mps" else torch.float64
-    return torch.zeros(shape, dtype=dtype, device=rows.device)
-
-
-def _tile_dtype(rows, scale):
-    return rows.dtype if scale <= FLOAT32_SCALE else torch.float64
-
-
-def _buffer(rows, columns, dtype):
-    edge = _edge(rows)
-    return rows.new_empty(min(len(rows), edge) * min(len(columns), edge), dtype=dtype)
+def _buffer(x, y):
+    return x.new_empty(len(x) * len(y))
 
 
 def _corner(buffer, shape):
     return buffer[: shape[0] * shape[1]].view(shape)
+
+
+def _wide(sums):
+    # float64 where there is one: for vectors it costs nothing, and a tiny loss keeps its digits.
+    return sums.to(torch.float32 if sums.device.type == "mps" else torch.float64, copy=True)

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch.autograd import Function
 
-from course_utils.kernels.blocked import FLOAT32_SCALE, SURE, refuse_double_backward, scale_gradient
+from course_utils.kernels.blocked import FLOAT32_SCALE, SURE, refuse_double_backward, scale_gradient, unit
 
 LOWEST = tl.constexpr(-1e30)  # below every logit, and unlike -inf it can be subtracted from itself
 PRECISION = {"highest": "ieee", "high": "tf32x3", "medium": "tf32"}
@@ -119,23 +119,25 @@ def gradient_kernel(
     tl.store(out_ptr + at[:, None] * D + d[None, :], out, mask=(rows < R)[:, None] & (d < D)[None, :])
 
 
-def within(views, scale, raw):
-    """[2N, D], rows k and k + N a pair -> [2N] losses: each row looks for its partner among the others."""
-    a, b = views.chunk(2)
-    log_sum = _LogSums.apply(views, None, scale, raw, len(a))
+def within(view_a, view_b, scale):
+    """[N, D] twice, row k of both a pair -> [2N] losses: each row looks for its partner among the others."""
+    a, b = unit(*view_a), unit(*view_b)
+    log_sum = _LogSums.apply(torch.cat([a, b]), None, scale, (view_a[0], view_b[0]), len(a))
     return minus_log_p(a, b, log_sum.view(2, -1), scale).flatten()
 
 
-def between(rows, columns, scale, raw):
+def between(rows, columns, scale):
     """[N, D] twice, row k of both a pair -> [2, N] losses: rows look for columns, columns look for rows."""
-    log_sums = _LogSums.apply(rows, columns, scale, raw, len(rows))
-    return minus_log_p(rows, columns, torch.stack(log_sums), scale)
+    x, y = unit(*rows), unit(*columns)
+    log_sums = _LogSums.apply(x, y, scale, (rows[0], columns[0]), len(x))
+    return minus_log_p(x, y, torch.stack(log_sums), scale)
 
 
-def against(queries, positives, keys, scale, raw):
+def against(queries, positives, keys, scale):
     """[B, D], [B, D], [K, D] -> [B] losses: each query looks for its positive among that one and the keys."""
-    log_sum = _LogSums.apply(queries, keys, scale, raw, None)
-    return minus_log_p(queries, positives, log_sum, scale)
+    q, p = unit(*queries), unit(*positives)
+    log_sum = _LogSums.apply(q, unit(*keys), scale, (queries[0], keys[0]), None)
+    return minus_log_p(q, p, log_sum, scale)
 
 
 def minus_log_p(rows, partners, log_sum, scale):
