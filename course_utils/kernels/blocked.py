@@ -6,10 +6,10 @@ held.
 
 * A tile serves two directions. Along its rows it belongs to the row features, down its columns to the
   column features. Views against themselves have a symmetric S, so half of the tiles are enough.
-* Both gradients are products with the same weights, W @ columns and W.T @ rows, where W_ij = exp(scale *
-  s_ij) * (g_i / sum_i + g_j / sum_j) and a pair has -(g_i + g_j). Each tile is computed again instead of
-  stored: 2 units of 2 M^2 D flops in all, where autograd on the full matrix needs 3. Small problems keep
-  their tiles.
+* Both gradients are products with the same weights, W @ columns and W.T @ rows. A negative has W_ij =
+  exp(scale * s_ij) * (g_i / whole_i + g_j / whole_j), where whole is the sum with the positive in it; a pair
+  has what its negatives have, with the other sign. Each tile is computed again instead of stored: 2 units of
+  2 M^2 D flops in all, where autograd on the full matrix needs 3. Small problems keep their tiles.
 * A query's gradient needs no second look: the weighted sum of the keys builds up beside the sum of the
   weights. Keys are divided by their lengths a block at a time, beside the tile that needs them.
 * No maximum is subtracted. A cosine lies in [-1, 1], so exp(scale * s) lies in [exp(-scale), exp(scale)]:
@@ -102,20 +102,19 @@ class _Pairs(Function):
             row_sums[p].add_(tile.sum(dim=1))
             if not (alone and p == q):
                 column_sums[q].add_(tile.sum(dim=0))
-        gap = _wide(sums).log_().sub_(positive)
-        ctx.save_for_backward(rows, columns, sums, gap)
+        losses = F.softplus(_wide(sums).log_().sub_(positive), threshold=SURE).to(rows.dtype)
+        ctx.save_for_backward(rows, columns, sums, sums + positive.exp_())
         ctx.scale, ctx.alone, ctx.kept = scale, alone, tiles if keep else None
-        losses = F.softplus(gap, threshold=SURE)
         return losses.view(-1) if alone else losses
 
     @staticmethod
     def backward(ctx, grad):
         refuse_double_backward()
-        rows, columns, sums, gap = ctx.saved_tensors
+        rows, columns, sums, whole = ctx.saved_tensors
         scale, alone = float(ctx.scale), ctx.alone
-        # The pull on the log-sum; the positive gets it with the other sign.
-        pull = (grad.view(gap.shape) * gap.sigmoid()).to(rows.dtype)
-        share, partner_weight = pull / sums, -pull.sum(dim=0)
+        share = grad.view(whole.shape) / whole
+        # What all negatives get together; the positive gets it with the other sign.
+        partner_weight = (share * sums).sum(dim=0).neg_()
         row_shares, column_shares = map(_blocks, (share.view(-1), share.view(-1)) if alone else share)
         for_rows = torch.zeros_like(rows)
         for_columns = for_rows if alone else torch.zeros_like(columns)
@@ -124,7 +123,7 @@ class _Pairs(Function):
         for p, q, tile in ctx.kept or _pair_tiles(rows, columns, scale, alone):
             weights = _corner(buffer, tile.shape)
             torch.add(row_shares[p][:, None], column_shares[q], out=weights).mul_(tile)
-            for diagonal, pairs in _pair_diagonals(weights, p, q, gap.shape[1], alone):
+            for diagonal, pairs in _pair_diagonals(weights, p, q, whole.shape[1], alone):
                 diagonal.copy_(partner_weight[pairs])
             for_x[p].addmm_(weights, y[q], alpha=scale)
             if not (alone and p == q):
@@ -189,18 +188,20 @@ def _pair_tiles(rows, columns, scale, alone, positive=None, reuse=True):
     x, y, scale = _blocks(rows), _blocks(columns), float(scale)
     count = len(rows) // 2 if alone else len(rows)
     numbers = range(len(x))
-    buffer = _buffer(x[0], y[0])
+    buffer = _buffer(x[0], y[0]) if reuse else None
     for p, q in combinations_with_replacement(numbers, 2) if alone else product(numbers, numbers):
-        buffer = buffer if reuse else torch.empty_like(buffer)
-        tile = _corner(buffer, (len(x[p]), len(y[q])))
+        tile = _corner(buffer, (len(x[p]), len(y[q]))) if reuse else x[p].new_empty(len(x[p]), len(y[q]))
         tile.addmm_(x[p], y[q].T, beta=0, alpha=scale)
-        for diagonal, pairs in _pair_diagonals(tile, p, q, count, alone):
-            if positive is not None:
+        diagonals = list(_pair_diagonals(tile, p, q, count, alone))
+        if positive is not None:
+            for diagonal, pairs in diagonals:
                 positive[pairs] = diagonal
-            diagonal.fill_(-torch.inf)
+        tile.exp_()
+        for diagonal, _ in diagonals:
+            diagonal.zero_()  # and no -inf before: it would slow exp down
         if alone and p == q:
-            tile.fill_diagonal_(-torch.inf)
-        yield p, q, tile.exp_()
+            tile.fill_diagonal_(0)
+        yield p, q, tile
 
 
 def _pair_diagonals(tile, p, q, count, alone):

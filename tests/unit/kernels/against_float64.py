@@ -43,11 +43,6 @@ def relative_errors(loss, inputs, temperature, **options):
     return [((ours.double() - true).norm() / true.norm()).item() for ours, true in pairs]
 
 
-def too_large(errors, dtype, temperature):
-    """The errors beyond tolerance.
-
-    Negative keys, fourth in the list, get two roundings of a cosine over the temperature: few queries pull at
-    a key, in two dimensions from either side, and what remains has the error of a single exponential.
-    """
-    limits = [TOLERANCE[dtype]] * 3 + [max(TOLERANCE[dtype], 2.4e-7 / temperature)]
-    return [error for error, limit in zip(errors, limits, strict=False) if not error < limit]
+def too_large(errors, dtype):
+    """The errors beyond tolerance."""
+    return [error for error in errors if not error < TOLERANCE[dtype]]
