@@ -373,15 +373,56 @@ def test_without_a_kernel_the_fallback_is_seen(browser, lab):
         assert_no_errors(page)
 
 
+@pytest.fixture(scope="module")
+def temperature(browser, lab):
+    with opened(browser, lab, "03_temperature.ipynb") as page:
+        run_all(page)
+        yield page
+
+
+def test_the_temperature_slider_reaches_the_numbers_of_the_table(temperature):
+    explorer = watched(temperature, "One comparison at every temperature")
+    readout = explorer.box.locator(
+        ".widget-slider", has=temperature.get_by_text("temperature", exact=True)
+    ).locator(".widget-readout")
+    slider(explorer, "temperature").focus()
+    shown = {
+        "0.5": ["0.5713", "-0.8575", "0.5599"],
+        "1": ["0.4506", "-0.5494", "0.7971"],
+        "0.1": ["0.9796", "-0.2037", "0.0206"],
+    }
+    assert all(number in explorer.content.inner_text() for number in shown["0.5"])
+    presses = 0
+    for value, key in (("1", "ArrowRight"), ("0.1", "ArrowLeft")):
+        while readout.inner_text() != value:
+            presses += 1
+            assert presses < 20, f"the slider did not reach {value}"
+            temperature.keyboard.press(key)
+            explorer.wait_for_results(presses)
+        text = explorer.content.inner_text()
+        assert all(number in text for number in shown[value]), f"at temperature {value}: {text}"
+        assert "strongest at temperature 0.3245, where it is 0.9548" in text
+    keys, results = explorer.log["keys"], explorer.log["results"]
+    delays = [result["time"] - key for key, result in zip(keys, results, strict=True)]
+    print(f"from key to table, milliseconds: median {statistics.median(delays):.0f}")
+    assert statistics.median(delays) <= MILLISECONDS, [round(delay) for delay in delays]
+    assert_no_errors(temperature)
+
+
+def test_a_negative_more_brings_its_slider(temperature):
+    explorer = watched(temperature, "A false negative among the negatives")
+    sliders = explorer.box.locator(".noUi-handle")
+    assert sliders.count() == 8
+    slider(explorer, "number of negatives").focus()
+    temperature.keyboard.press("ArrowRight")
+    explorer.wait_for_results(1)
+    expect(sliders).to_have_count(9)
+    expect(explorer.content.locator("tr", has_text="negative 6")).to_contain_text("0.0000")
+    assert_no_errors(temperature)
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "00_start_here.ipynb",
-        "01_views.ipynb",
-        "02_infonce.ipynb",
-        "07_mutual_information.ipynb",
-        "10_fused_kernels.ipynb",
-    ],
+    "name", sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 )
 def test_every_control_of_every_explorer_moves_its_result(browser, lab, name):
     with opened(browser, lab, name) as page:
