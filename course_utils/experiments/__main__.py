@@ -17,6 +17,7 @@ EXPERIMENTS = {
         moco.simclr_moco_shapes,
         moco.moco_cifar,
         clip.clip_pairs,
+        clip.clip_more_pairs,
         clip.clip_scenes,
         lab06.lab06_ranges,
     )
