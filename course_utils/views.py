@@ -22,6 +22,7 @@ from torch.nn.functional import one_hot
 COLOUR_CHANGES = ("brightness", "contrast", "saturation", "hue")  # ViewParameters.order counts in this order
 LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601, with torchvision's digits
 CROP_TRIES = 10
+FUSED_PART = 128 * 3 * 32 * 32  # numbers in the pictures that fused_view takes at a time on a CPU
 
 
 # --- Policies: what may happen ------------------------------------------------------------------------------
@@ -413,15 +414,26 @@ def fused_view(images, parameters, size=None):
     images = _as_float(images)
     size = _edge(images, size)
     p = parameters.to(images.device)
+    _check_boxes(images, p.top, p.left, p.height, p.width, size)
+    on_cpu = images.device.type == "cpu"  # there a part has to fit the cache, and fresh memory takes time
+    count = max(1, FUSED_PART // images[0].numel()) if on_cpu else len(images)
+    views = images.new_empty(len(images), 3, size, size)
     with torch.autocast(images.device.type, enabled=False):
-        rows, columns = _box_matrices(images, p.top, p.left, p.height, p.width, size)
-        _where(p.flip, columns, partial(torch.flip, dims=[1]))
-        _where(p.blur, rows, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
-        _where(p.blur, columns, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
-        views = _rows_and_columns(images, rows, columns)
-        pixels = views.flatten(2)
-        colours, offset = _colour_matrix(p, pixels.mean(dim=2)).split([3, 1], dim=2)
-        return torch.baddbmm(offset, colours, pixels).view_as(views).clamp_(0, 1)
+        for start in range(0, len(images), count):
+            part = slice(start, start + count)
+            _fused_part(images[part], p[part], size, views[part])
+    return views.clamp_(0, 1)
+
+
+def _fused_part(images, p, size, views):
+    """fused_view of a part of the pictures, written to views, not yet cut off at 0 and 1."""
+    rows, columns = _box_matrices(images, p.top, p.left, p.height, p.width, size)
+    _where(p.flip, columns, partial(torch.flip, dims=[1]))
+    _where(p.blur, rows, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
+    _where(p.blur, columns, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
+    pixels = _rows_and_columns(images, rows, columns).flatten(2)
+    colours, offset = _colour_matrix(p, pixels.mean(dim=2)).split([3, 1], dim=2)
+    torch.baddbmm(offset, colours, pixels, out=views.view_as(pixels))
 
 
 def _edge(images, size):
@@ -475,11 +487,11 @@ def crop_and_resize(images, top, left, height, width, size):
 
     top, left, height, width: int64 [B], in pixels, inside the picture. Returns [B, 3, size, size]. A resize
     is linear in the rows and in the columns, so a box is two small matrices: rows @ picture @ columns.T"""
+    _check_boxes(images, top, left, height, width, size)
     return _rows_and_columns(images, *_box_matrices(images, top, left, height, width, size))
 
 
-def _box_matrices(images, top, left, height, width, size):
-    """The matrices of crop_and_resize: rows [B, size, H] and columns [B, size, W]."""
+def _check_boxes(images, top, left, height, width, size):
     if not isinstance(size, numbers.Integral) or size < 1:
         raise ValueError(f"size is {size!r}; expected the views' edge in whole pixels, at least 1.")
     picture_height, picture_width = images.shape[-2:]
@@ -494,9 +506,13 @@ def _box_matrices(images, top, left, height, width, size):
                 f"height={height[k].item()}, width={width[k].item()} does not lie inside its "
                 f"{picture_height} x {picture_width} pixels; draw boxes for this height and width."
             )
+
+
+def _box_matrices(images, top, left, height, width, size):
+    """The matrices of crop_and_resize: rows [B, size, H] and columns [B, size, W]."""
     return (
-        _resize_matrix(top, height, picture_height, size),
-        _resize_matrix(left, width, picture_width, size),
+        _resize_matrix(top, height, images.shape[2], size),
+        _resize_matrix(left, width, images.shape[3], size),
     )
 
 
