@@ -27,7 +27,7 @@ STALENESS = {
     "full": (resnet18, 50_000, Budget(epochs=100, batch=256, rate=2e-3), 16_384),
 }
 SHAPES = {
-    "quick": (SmallEncoder, 12_800, Budget(epochs=4, batch=64, rate=3e-3, size=24), 1024),
+    "quick": (SmallEncoder, 6_400, Budget(epochs=4, batch=64, rate=3e-3, size=24), 1024),
     "full": (resnet18, 51_200, Budget(epochs=100, batch=128, rate=2e-3), 16_384),
 }
 CIFAR = {
@@ -141,15 +141,13 @@ def simclr_moco_shapes(seeds=range(3)):
             replace(budget, epochs=budget.epochs // 4),
         ),
     }
-    read = shape_readings(READOUT[size])
     return compare(
         name="simclr_moco_shapes",
         question="Which learns more about shapes at equal steps and at equal pictures, SimCLR or MoCo?",
         arms=arms,
         pictures=shapes.make(count, 0),
         policy=SHAPES_POLICY,
-        read=read,
-        raw=dict(read(None)),
+        read=shape_readings(READOUT[size]),
         readout=describe_readout("shape", READOUT[size], TEST),
         seeds=seeds,
     )
@@ -160,24 +158,22 @@ def moco_cifar(seeds=range(3)):
     size = runtime.budget()
     encoder, count, budget, places = CIFAR[size]
     pictures, test = cifar.load("train", count), cifar.load("test")
-    read = readings(pictures[: READOUT[size]], test, "class")
     return compare(
         name="moco_cifar",
         question="What does MoCo learn about CIFAR-10's classes with a queue well below its pictures?",
         arms={"SimCLR": (simclr(encoder), budget), "MoCo": (moco(encoder, places), budget)},
         pictures=pictures,
         policy=CIFAR_POLICY,
-        read=read,
-        raw=dict(read(None)),
+        read=readings(pictures[: READOUT[size]], test, "class"),
         readout=describe_readout("class", READOUT[size], len(test)),
         seeds=seeds,
     )
 
 
-def compare(name, question, arms, pictures, policy, read, raw, readout, seeds):
+def compare(name, question, arms, pictures, policy, read, readout, seeds):
     """One record: every arm (its name -> (function that makes the method, Budget)) with every seed.
 
-    read: encoder -> pairs (readout, accuracy). raw: the same of raw pixels.
+    read: encoder, or None for raw pixels, -> pairs (readout, accuracy).
     """
     size = runtime.budget()
 
@@ -200,8 +196,8 @@ def compare(name, question, arms, pictures, policy, read, raw, readout, seeds):
 
     tasks = [(arm, seed) for arm in arms.items() for seed in seeds]
     protocols, parts = zip(*side_by_side(one_run, tasks), strict=True)
-    parts += (*side_by_side(random_encoder, seeds),)
-    parts += (rows({"arm": "raw pixels", "seed": None, "steps": 0, "pictures": 0}, raw.items()),)
+    raw = rows({"arm": "raw pixels", "seed": None, "steps": 0, "pictures": 0}, read(None))
+    parts += (*side_by_side(random_encoder, seeds), raw)
     return records.Record(
         name=f"{name}_{size}",
         question=question,
