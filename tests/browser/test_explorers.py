@@ -421,6 +421,30 @@ def test_a_negative_more_brings_its_slider(temperature):
     assert_no_errors(temperature)
 
 
+def test_buttons_and_player_step_an_explorer_from_the_keyboard(browser, lab):
+    with opened(browser, lab, "05_moco.ipynb") as page:
+        run_all(page)
+        explorer = watched(page, "Six places, step by step")
+        for press, (button, words) in enumerate(
+            [("one step forward", "Step 2: k9 and k10 in"), ("one step back", "Step 1: k7 and k8 in")],
+            start=1,
+        ):
+            explorer.box.get_by_role("button", name=button).focus()
+            page.keyboard.press("Enter")
+            explorer.wait_for_results(press)
+            expect(explorer.content).to_contain_text(words)
+        explorer.box.locator(".widget-play button").first.focus()
+        page.keyboard.press("Enter")
+        explorer.wait_for_results(4)  # the player has made two steps of its own
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(LATER)
+        stopped = explorer.content.inner_text()
+        assert "Step 1:" not in stopped
+        page.wait_for_timeout(4 * LATER)
+        assert explorer.content.inner_text() == stopped, "it goes on after it was stopped"
+        assert_no_errors(page)
+
+
 @pytest.mark.parametrize(
     "name", sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 )
