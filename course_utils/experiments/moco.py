@@ -11,7 +11,7 @@ from course_utils.experiments.seeds import side_by_side, trained
 from course_utils.images import cifar, shapes
 from course_utils.memory import ema_update, write_ring
 from course_utils.networks import ProjectionHead, SmallEncoder, resnet18
-from course_utils.readout import Split, features, knn, linear, pixels
+from course_utils.readout import Split, features, knn, linear
 from course_utils.training import Budget, MoCo, SimCLR, seeded
 from course_utils.views import POLICIES
 
@@ -173,7 +173,7 @@ def moco_cifar(seeds=range(3)):
 def compare(name, question, arms, pictures, policy, read, readout, seeds):
     """One record: every arm (its name -> (function that makes the method, Budget)) with every seed.
 
-    read: encoder, or None for raw pixels, -> pairs (readout, accuracy).
+    read: encoder -> pairs (readout, accuracy).
     """
     size = runtime.budget()
 
@@ -196,8 +196,7 @@ def compare(name, question, arms, pictures, policy, read, readout, seeds):
 
     tasks = [(arm, seed) for arm in arms.items() for seed in seeds]
     protocols, parts = zip(*side_by_side(one_run, tasks), strict=True)
-    raw = rows({"arm": "raw pixels", "seed": None, "steps": 0, "pictures": 0}, read(None))
-    parts += (*side_by_side(random_encoder, seeds), raw)
+    parts += (*side_by_side(random_encoder, seeds),)
     return records.Record(
         name=f"{name}_{size}",
         question=question,
@@ -236,13 +235,15 @@ def shape_readings(count):
 
 
 def readings(fit, test, label):
-    """A function: encoder -> pairs (readout, test accuracy); None stands for raw pixels."""
+    """A function: encoder -> pairs (readout, test accuracy)."""
 
     def read(network):
-        def make(images):
-            return pixels(images) if network is None else features(network, images)
-
-        split = Split(make(fit.images), fit.labels[label], make(test.images), test.labels[label])
+        split = Split(
+            features(network, fit.images),
+            fit.labels[label],
+            features(network, test.images),
+            test.labels[label],
+        )
         yield "linear", linear(split)
         yield "knn", knn(split)
 

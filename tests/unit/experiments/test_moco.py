@@ -74,11 +74,9 @@ def test_cosines_are_those_of_the_views_behind_the_keys():
 def test_every_arm_is_read_out_with_every_seed_beside_its_controls(experiment, arms, monkeypatch):
     record = getattr(moco, experiment)(range(2))
     table = record.table
-    assert table["arm"].nunique() == arms + 2
+    assert table["arm"].nunique() == arms + 1
     readouts = table[table["measure"].isin(["linear", "knn"])]
-    assert readouts.groupby("arm").size().to_dict() == {
-        arm: 2 if arm == "raw pixels" else 4 for arm in table["arm"].unique()
-    }
+    assert (readouts.groupby("arm").size() == 4).all()
     steps = table.groupby("arm")[["steps", "pictures"]].first()
     if experiment == "simclr_moco_shapes":
         few = "MoCo, small batch, as many steps as the large"
