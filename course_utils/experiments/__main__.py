@@ -12,6 +12,7 @@ EXPERIMENTS = {
         temperature.temperature_shapes,
         temperature.temperature_cifar,
         heads.heads,
+        heads.head_kinds,
         heads.heads_cifar,
         moco.moco_staleness,
         moco.simclr_moco_shapes,

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from course_utils import records, runtime
 from course_utils.experiments.seeds import side_by_side, trained
 from course_utils.images import cifar, shapes
-from course_utils.networks import HEADS, ProjectionHead, SmallEncoder, resnet18
+from course_utils.networks import ProjectionHead, SmallEncoder, resnet18
 from course_utils.readout import Split, features, knn, linear, pixels
 from course_utils.training import Budget, Method, SimCLR, seeded
 from course_utils.views import Policy, greyscale
@@ -55,11 +55,11 @@ class Recipe:
     train: int
     fit: int
     test: int
-    temperature: float = 0.1
+    temperature: float = 0.2
 
 
 RECIPES = {
-    "quick": Recipe(SmallEncoder, Budget(epochs=6, batch=64, rate=6e-3, size=24), 8192, 3000, 3000),
+    "quick": Recipe(SmallEncoder, Budget(epochs=10, batch=128, rate=4e-3, size=24), 8192, 2000, 2000),
     "full": Recipe(resnet18, Budget(epochs=60, batch=512, rate=2e-3), 32_768, 10_000, 10_000),
 }
 
@@ -168,69 +168,98 @@ def representations(run):
 # --- The experiments ----------------------------------------------------------------------------------------
 
 
-def heads(seeds=range(5)):
-    """Rendered pictures: shape and hue in h and z, three colour policies, three heads, and their controls."""
-    size = runtime.budget()
-    recipe = RECIPES[size]
-    pictures, _ = large_shapes(recipe.train, seed=1)
-    (fit, fit_factors), (test, test_factors) = large_shapes(recipe.fit, 2), large_shapes(recipe.test, 3)
-    inputs = {"colour": (fit, test), "grey": (grey(fit), grey(test))}
+class Rendered:
+    """The rendered pictures of a recipe, what is trained on them, and what is read out."""
 
-    def readings(what, make_features, condition="none", head="none", seed=None):
+    def __init__(self, size):
+        self.size, self.recipe = size, RECIPES[size]
+        self.pictures, _ = large_shapes(self.recipe.train, seed=1)
+        self.fit, self.fit_factors = large_shapes(self.recipe.fit, seed=2)
+        self.test, self.test_factors = large_shapes(self.recipe.test, seed=3)
+        self.inputs = {"colour": (self.fit, self.test), "grey": (grey(self.fit), grey(self.test))}
+        self.readout = READOUT.format(fit=len(self.fit), test=len(self.test))
+
+    def readings(self, what, make_features, condition="none", head="none", seed=None):
+        """A row for each input, factor and readout of one representation."""
         own = {"condition": condition, "head": head, "seed": seed, "features": what}
         return [
             {**own, "input": name, **row}
-            for name, parts in inputs.items()
+            for name, parts in self.inputs.items()
             for row in accuracies(make_features, *parts)
         ]
 
-    def one_run(task):
+    def one_run(self, task):
+        """The protocol and the readings of (condition, head, seed)."""
         condition, head, seed = task
-        name = f"heads_{size}_{condition}_{head}_{seed}".replace(" ", "_")
-        run = train_condition(recipe, pictures, condition, head, seed, name)
-        results = [
+        name = f"heads_{self.size}_{condition}_{head}_{seed}".replace(" ", "_")
+        run = train_condition(self.recipe, self.pictures, condition, head, seed, name)
+        return run.protocol, [
             row
             for what, network in representations(run).items()
-            for row in readings(what, read(network), condition, head, seed)
+            for row in self.readings(what, read(network), condition, head, seed)
         ]
-        return run.protocol, results
 
-    def ceiling(seed):
-        make = partial(supervised, recipe)
+    def ceiling(self, seed):
+        """The protocol of a supervised run, and the readings of its encoder before and after."""
+        make = partial(supervised, self.recipe)
         run = trained(
             make,
-            pictures,
-            recipe.budget,
+            self.pictures,
+            self.recipe.budget,
             seed=seed,
             policy=CONDITIONS["no colour jitter"],
-            captions=torch.stack([pictures.labels[factor] for factor in FACTORS], dim=1),
-            checkpoint=f"heads_{size}_labels_{seed}",
+            captions=torch.stack([self.pictures.labels[factor] for factor in FACTORS], dim=1),
+            checkpoint=f"heads_{self.size}_labels_{seed}",
         )
         return run.protocol, [
-            *readings("random encoder", read(seeded(make, seed).encoder), seed=seed),
-            *readings("supervised", read(run.encoder), seed=seed),
+            *self.readings("random encoder", read(seeded(make, seed).encoder), seed=seed),
+            *self.readings("supervised", read(run.encoder), seed=seed),
         ]
 
-    tasks = [(condition, head, seed) for seed in seeds for condition in CONDITIONS for head in HEADS]
-    protocols, parts = zip(*side_by_side(one_run, tasks), strict=True)
-    ceilings, controls = zip(*side_by_side(ceiling, seeds), strict=True)
-    results = [row for part in (*parts, *controls) for row in part]
-    results += readings("raw pixels", pixels)
-    split = Split(luminances(fit_factors), fit.labels["hue"], luminances(test_factors), test.labels["hue"])
-    luminance = {"condition": "none", "head": "none", "seed": None, "features": "luminance of the shape"}
-    results.append(
-        {**luminance, "input": "grey", "factor": "hue", "readout": "linear", "accuracy": linear(split)}
-    )
+    def luminance(self):
+        """What the luminance of the shape alone tells of the hue: the ceiling for grey pictures."""
+        fit, test = luminances(self.fit_factors), luminances(self.test_factors)
+        accuracy = linear(Split(fit, self.fit.labels["hue"], test, self.test.labels["hue"]))
+        own = {"condition": "none", "head": "none", "seed": None, "features": "luminance of the shape"}
+        return {**own, "input": "grey", "factor": "hue", "readout": "linear", "accuracy": accuracy}
+
+
+def heads(seeds=range(5)):
+    """Rendered pictures, MLP head: shape and hue in h and z under three colour policies, and controls."""
+    rendered = Rendered(runtime.budget())
+    protocol, results = conditions_read(rendered, seeds, ["mlp"])
+    ceilings, controls = zip(*side_by_side(rendered.ceiling, seeds), strict=True)
     return records.Record(
-        name=f"heads_{size}",
+        name=f"heads_{rendered.size}",
         question="Which of shape and hue can be read out of h and of z, with and without colour in the task?",
-        protocol={
-            **merged(protocols, tasks),
-            "supervised": records.merge(ceilings),
-            "readout": READOUT.format(fit=len(fit), test=len(test)),
-        },
+        protocol={**protocol, "supervised": records.merge(ceilings)},
+        results=[
+            *results,
+            *(row for part in controls for row in part),
+            *rendered.readings("raw pixels", pixels),
+            rendered.luminance(),
+        ],
+    )
+
+
+def head_kinds(seeds=range(5)):
+    """The same with a linear head and without one."""
+    rendered = Rendered(runtime.budget())
+    protocol, results = conditions_read(rendered, seeds, ["linear", "none"])
+    return records.Record(
+        name=f"head_kinds_{rendered.size}",
+        question="What is left in h and in z with a linear head, and in h without a head?",
+        protocol=protocol,
         results=results,
     )
+
+
+def conditions_read(rendered, seeds, kinds):
+    """Protocol and results of all three policies, with each of these kinds of head."""
+    tasks = [(condition, head, seed) for seed in seeds for head in kinds for condition in CONDITIONS]
+    protocols, parts = zip(*side_by_side(rendered.one_run, tasks), strict=True)
+    protocol = {**merged(protocols, tasks), "readout": rendered.readout}
+    return protocol, [row for part in parts for row in part]
 
 
 def merged(protocols, tasks):
