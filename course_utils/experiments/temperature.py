@@ -20,7 +20,7 @@ SIMCLR = POLICIES["simclr_cifar"]
 
 # Encoder, training, and number of pictures to fit the readout on, by budget.
 SHAPES = {
-    "quick": (SmallEncoder, Budget(epochs=6, batch=64, rate=3e-3, size=24), 4_000),
+    "quick": (SmallEncoder, Budget(epochs=5, batch=64, rate=3e-3, size=24), 2_048),
     "full": (resnet18, Budget(epochs=100, batch=512, rate=2e-3), 20_000),
 }
 CIFAR = {
@@ -33,7 +33,7 @@ GROUP = 256  # pictures whose views look for each other in the contrastive accur
 def temperature_shapes(seeds=range(3)):
     """SimCLR on rendered pictures at four temperatures: the shape's accuracy in h and z, and their spread."""
     encoder, budget, count = SHAPES[runtime.budget()]
-    pictures, fit, test = shapes.make(4_096, 0), shapes.make(count, 1), shapes.make(4_000, 2)
+    pictures, fit, test = shapes.make(2_048, 0), shapes.make(count, 1), shapes.make(2_048, 2)
     policy = replace(SIMCLR, name="simclr_cifar, crops of at least three fifths", crop_scale=(0.6, 1))
     return sweep("shapes", "shape", encoder, budget, policy, pictures, fit, test, seeds)
 
