@@ -62,10 +62,10 @@ grading-environment:
 	$(SETUP) --extras lab,grade
 
 test-environment:
-	$(SETUP) --extras lab,test,grade
+	$(SETUP) --extras lab,test,grade,clip
 
 bench-environment:
-	$(SETUP) --extras lab,test,grade,bench
+	$(SETUP) --extras lab,test,grade,clip,bench
 
 # Debian's chromium, for the browser tests: installed where that takes no password.
 chromium:
