@@ -11,7 +11,7 @@ import io
 import warnings
 
 from course_utils import exercises
-from course_utils.feedback import NOT_ATTEMPTED, RIGHT, Verdict, judge
+from course_utils.feedback import NOT_ATTEMPTED, RIGHT, WRONG, Verdict, judge
 
 
 class NoPoints(Exception):
@@ -66,11 +66,13 @@ def grade(name: str, answer, seed: int | None = None) -> None:
         exercise = exercise.redrawn(seed)
     if answer is None:
         require(Verdict(name, NOT_ATTEMPTED, "There is no answer."))
+    if str(getattr(answer, "__module__", "")).startswith("course_utils."):
+        require(Verdict(name, WRONG, "This is a function of the course: write your own."))
     with quiet():
         try:
             verdict = judge(exercise, answer)
         except SystemExit:
-            verdict = Verdict(name, "wrong", "Your function ends the program; let it return instead.")
+            verdict = Verdict(name, WRONG, "Your function ends the program; let it return instead.")
     require(verdict)
 
 

@@ -20,7 +20,6 @@ from course_utils.images import shapes
 from course_utils.images.pictures import Pictures
 from course_utils.labs.grading import quiet, require, student_seed
 from course_utils.networks import ProjectionHead, SmallEncoder
-from course_utils.readout import prediction
 from course_utils.runtime import generator
 from course_utils.show import figures
 from course_utils.training import Budget, SimCLR
@@ -43,12 +42,15 @@ POLICIES = {
         JITTER, name="no jitter", source="Ours: the same crop and flip.", jitter=0.0, grey=0.0
     ),
 }
-BUDGET = Budget(epochs=8, batch=64, rate=6e-3)
+BUDGET = Budget(epochs=8, batch=64, rate=4e-3)
 TRAINED_ON, READ_ON, FIT_ON, EDGE = 4096, 3000, 1500, 24
 TEMPERATURE = 0.1
 LABELS = ("shape", "hue")
 ROWS = tuple(f"{condition} {which}" for condition, which in product(POLICIES, "hz"))
 RECORD = "lab06"
+# How far from the record's mean an accuracy may lie: wide, so that no right code loses its points to a seed.
+# Untrained encoders and views without jitter still lie outside.
+REACH = 0.25
 
 
 @dataclass(frozen=True)
@@ -128,16 +130,10 @@ def reference_table(methods, data):
 def ranges(record=None) -> pd.DataFrame:
     """For each row and column of the table the lowest and the highest accuracy of right code: `low`, `high`.
 
-    From the seeds of data/records/lab06.json: where one further seed falls in 999 of 1000 cases, at least
-    0.06 to each side of the mean.
+    The mean over the seeds of data/records/lab06.json, REACH to each side.
     """
-    table = (record or records.load(RECORD)).table
-    rows = {}
-    for cell, group in table.groupby(["row", "label"]):
-        expected = prediction(group["accuracy"], level=0.999)
-        reach = max(0.06, expected.high - expected.mean)
-        rows[cell] = {"low": expected.mean - reach, "high": min(1.0, expected.mean + reach)}
-    return pd.DataFrame(rows).T
+    mean = (record or records.load(RECORD)).table.groupby(["row", "label"])["accuracy"].mean()
+    return pd.DataFrame({"low": mean - REACH, "high": (mean + REACH).clip(upper=1.0)})
 
 
 def judge_table(table, methods, student_id) -> Verdict:

@@ -1,5 +1,7 @@
 """LAB 06's exercises at inputs that no check cell shows, and its questions."""
 
+import sys
+
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -201,8 +203,9 @@ def test_grading_is_quiet_and_says_one_line(capsys):
         (None, NotAttempted),
         (lambda *_: None, NotAttempted),
         (lambda *_: 1.0, Wrong),
-        (exit, Wrong),
+        (lambda *_: sys.exit(), Wrong),
         (3, Wrong),
+        (lab06.FEATURES.reference, Wrong),
     ],
 )
 def test_what_gives_no_points_is_one_line_without_the_inputs(answer, kind):
