@@ -348,11 +348,16 @@ def _call(function, case):
         if isinstance(before, torch.nn.Module):
             _require_frozen(name, before, after)
         elif isinstance(before, torch.Tensor) and not torch.equal(before, after):
-            raise _Fault(
-                f"Your function changes its input {name} in place. Whoever called it still needs that; "
-                "work on a new tensor (x = x * 2, not x *= 2)."
-            )
+            raise _changed(name, "work on a new tensor (x = x * 2, not x *= 2)")
+        elif isinstance(before, list) and before != after:
+            raise _changed(name, "work on a new list (sorted(x), not x.sort())")
     return answer
+
+
+def _changed(name, advice):
+    return _Fault(
+        f"Your function changes its input {name} in place. Whoever called it still needs that; {advice}."
+    )
 
 
 def _require_frozen(name, before, after):

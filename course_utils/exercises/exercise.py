@@ -37,7 +37,7 @@ class Case:
     tolerance: float | None = None
 
     def fresh(self, dtype: torch.dtype | None = None) -> list:
-        """The values; tensors, generators and networks as copies, floating tensors in `dtype` if given."""
+        """The values; whatever can be changed as a copy, floating tensors in `dtype` if given."""
         return [_copy(value, dtype) for value in self.arguments.values()]
 
 
@@ -46,7 +46,7 @@ def _copy(value, dtype):
         return value.to(dtype, copy=True) if dtype and value.is_floating_point() else value.clone()
     if isinstance(value, torch.Generator):
         return torch.Generator(value.device).manual_seed(value.initial_seed())
-    return copy.deepcopy(value) if isinstance(value, nn.Module) else value
+    return copy.deepcopy(value) if isinstance(value, (nn.Module, list)) else value
 
 
 @dataclass(frozen=True)

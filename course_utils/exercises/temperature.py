@@ -83,9 +83,37 @@ TEMPERATURE_GRADIENT = Exercise(
         ),
         Misconception(
             "the derivative with respect to 1 / temperature",
-            "That is what CLIP learns, the logit scale. The question is about the temperature: the chain "
-            "rule brings a factor of -1 / temperature squared.",
+            "That is the factor by which similarities are multiplied. The question is about the temperature: "
+            "the chain rule brings a factor of -1 / temperature squared.",
             _times(lambda temperature: -(temperature**2)),
+        ),
+        Misconception(
+            "the derivative with respect to log(1 / temperature)",
+            "That is what CLIP learns, the logarithm of the logit scale. The question is about the "
+            "temperature: the chain rule brings a factor of -1 / temperature.",
+            _times(lambda temperature: -temperature),
+        ),
+        Misconception(
+            "logits in place of similarities",
+            "The temperature is divided by three times. Similarities are compared, s+ and those in the "
+            "expectation; logits are divided by the temperature already.",
+            _times(lambda temperature: 1 / temperature),
+        ),
+        Misconception(
+            "only one of the two terms is divided twice",
+            "The loss has two terms, -s+ / temperature and the logarithm of the sum. Both hold the "
+            "temperature in a quotient, so both derivatives are divided by its square.",
+            lambda similarities, positive, temperature: (
+                similarities[positive] / temperature**2 - _expected(similarities, temperature) / temperature
+            ),
+        ),
+        Misconception(
+            "s+ weighs with its probability",
+            "In front of the expectation s+ stands whole: it comes from the term -s+ / temperature, in which "
+            "there is no probability.",
+            lambda similarities, positive, temperature: (
+                _over_negatives(similarities, positive, temperature, False) / -(temperature**2)
+            ),
         ),
         Misconception(
             "all candidates weigh the same",
@@ -141,16 +169,17 @@ TEMPERATURE_GRADIENT = Exercise(
 class StandIn:
     """Stands in for training: (temperature, seed) -> (final loss, accuracy of the readout), at once.
 
-    As in earnest, a low temperature gives a low loss and no better readout, and seeds differ.
+    As in earnest, a low temperature gives a low loss and no better readout, seeds differ, and the seed with
+    the lowest loss need not have the best readout.
     """
 
     name: str
     best: float  # the temperature with the best readout
 
     def __call__(self, temperature, seed):
-        luck = math.sin(12.9898 * seed + 78.233 * temperature)
-        accuracy = 0.5 + 0.2 * math.exp(-(math.log10(temperature / self.best) ** 2)) + 0.03 * luck
-        return 0.1 + 2 * temperature + 0.05 * luck, accuracy
+        angle = 12.9898 * seed + 78.233 * temperature
+        accuracy = 0.5 + 0.2 * math.exp(-(math.log10(temperature / self.best) ** 2)) + 0.03 * math.sin(angle)
+        return 0.1 + 2 * temperature + 0.04 * math.cos(2 * angle), accuracy
 
 
 def _temperature_sweep(train_one, temperatures, seeds):
@@ -161,10 +190,23 @@ def _accuracies(train_one, temperature, seeds):
     return _tensor(*(train_one(temperature, seed)[1] for seed in seeds))
 
 
-def _losses(train_one, temperatures, seeds):
-    return torch.stack(
-        [_tensor(*(train_one(temperature, seed)[0] for seed in seeds)).mean() for temperature in temperatures]
+def _of_losses(summary):
+    """summary of the seeds' losses, for every temperature."""
+    return lambda train_one, temperatures, seeds: torch.stack(
+        [
+            summary(_tensor(*(train_one(temperature, seed)[0] for seed in seeds)))
+            for temperature in temperatures
+        ]
     )
+
+
+def _at_lowest_loss(train_one, temperatures, seeds):
+    return _tensor(*(min(train_one(temperature, seed) for seed in seeds)[1] for temperature in temperatures))
+
+
+def _never_emptied(train_one, temperatures, seeds):
+    rows = torch.stack([_accuracies(train_one, temperature, seeds) for temperature in temperatures])
+    return torch.stack([rows[: place + 1].mean() for place in range(len(rows))])
 
 
 def _of_accuracies(summary):
@@ -212,7 +254,20 @@ TEMPERATURE_SWEEP = Exercise(
             "These are final losses. Each temperature measures with a scale of its own: a lower loss at a "
             "lower temperature says nothing about the encoder. Return the readout's accuracy, the second "
             "number that train_one gives.",
-            _losses,
+            _of_losses(torch.mean),
+            also=(
+                _of_losses(lambda values: values[0]),
+                _of_losses(lambda values: values[-1]),
+                _of_losses(torch.min),
+                _of_losses(torch.sum),
+                _of_losses(lambda values: -values.mean()),
+            ),
+        ),
+        Misconception(
+            "the seed with the lowest loss is kept",
+            "At one temperature losses may be compared, but a lower loss promises no better readout, and one "
+            "run is one run. Take the mean over all seeds.",
+            _at_lowest_loss,
         ),
         Misconception(
             "one seed only",
@@ -225,13 +280,26 @@ TEMPERATURE_SWEEP = Exercise(
             "the best seed is kept",
             "The largest accuracy of several seeds rewards luck, and the more so the more they differ. Take "
             "the mean.",
-            _of_accuracies(lambda values: values.max()),
+            _of_accuracies(torch.max),
         ),
         Misconception(
             "the worst seed is kept",
             "The smallest accuracy of several seeds is as much a matter of luck as the largest. Take the "
             "mean.",
-            _of_accuracies(lambda values: values.min()),
+            _of_accuracies(torch.min),
+        ),
+        Misconception(
+            "the median seed is kept",
+            "The median looks at one or two of the seeds only, and with so few that throws most of the "
+            "measurements away. Take the mean.",
+            _of_accuracies(torch.median),
+            also=(_of_accuracies(lambda values: values.quantile(0.5)),),
+        ),
+        Misconception(
+            "the runs of earlier temperatures are still in the mean",
+            "The list of accuracies is not emptied before the next temperature. Begin a new one inside the "
+            "loop over the temperatures.",
+            _never_emptied,
         ),
         Misconception(
             "every temperature gets other seeds",
@@ -255,7 +323,7 @@ TEMPERATURE_SWEEP = Exercise(
         Misconception(
             "summed and not averaged",
             "The accuracies of the seeds are added up. Divide by the number of seeds.",
-            _of_accuracies(lambda values: values.sum()),
+            _of_accuracies(torch.sum),
         ),
         Misconception(
             "temperature and seed are swapped",

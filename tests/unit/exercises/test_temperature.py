@@ -1,5 +1,7 @@
 """Notebook 03's exercises: answers written differently pass, and the numbers are those of the definitions."""
 
+import statistics
+
 import pytest
 import torch
 
@@ -62,6 +64,40 @@ def test_a_sweep_that_keeps_the_lowest_loss_is_told_so():
     verdict = check("temperature_sweep", by_loss)
     assert verdict.headline.startswith("Misconception: the losses are compared.")
     assert "train_one = a stand-in for training" in verdict.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("choose", "mistake"),
+    [
+        (lambda runs: min(runs)[1], "the seed with the lowest loss is kept"),
+        (lambda runs: max(accuracy for _, accuracy in runs), "the best seed is kept"),
+        (lambda runs: min(accuracy for _, accuracy in runs), "the worst seed is kept"),
+        (lambda runs: statistics.median(accuracy for _, accuracy in runs), "the median seed is kept"),
+        (lambda runs: min(runs)[0], "the losses are compared"),
+        (lambda runs: runs[0][0], "the losses are compared"),
+    ],
+)
+def test_a_sweep_that_keeps_one_run_is_told_which(choose, mistake):
+    def function(train_one, temperatures, seeds):
+        return torch.tensor([choose([train_one(tau, seed) for seed in seeds]) for tau in temperatures])
+
+    assert check("temperature_sweep", function).headline.startswith(f"Misconception: {mistake}.")
+
+
+def test_a_sweep_that_changes_its_lists_is_told_so_and_changes_no_other_check():
+    def sorts(train_one, temperatures, seeds):
+        temperatures.sort(reverse=True)
+        return sweep_by_table(train_one, temperatures, seeds)
+
+    def uses_up(train_one, temperatures, seeds):
+        accuracies = [train_one(temperatures[0], seeds.pop())[1] for _ in range(len(seeds))]
+        return torch.tensor([sum(accuracies) / len(accuracies)] * len(temperatures))
+
+    for function, name in ((sorts, "temperatures"), (uses_up, "seeds")):
+        for _ in range(2):  # the second check meets the lists as the first one did
+            verdict = check("temperature_sweep", function)
+            assert verdict.status == "wrong" and f"changes its input {name} in place" in verdict.headline
+    assert check("temperature_sweep", sweep_by_table).status == "right"
 
 
 def test_the_stand_ins_do_what_training_does():
