@@ -1,13 +1,17 @@
-"""The sweep over the temperature end to end on stand-ins."""
+"""The sweep over the temperature end to end on stand-ins, and one of its recorded runs once more."""
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch.nn.functional import normalize
 
+from course_utils import records
 from course_utils.experiments import temperature
+from course_utils.experiments.seeds import on_one_thread
 from course_utils.images import shapes
 from course_utils.networks import SmallEncoder
+from course_utils.readout import prediction
 from course_utils.training import Budget
 
 
@@ -51,3 +55,21 @@ def test_contrastive_accuracy_by_loops():
             hits += max(others, key=lambda j: (view @ views[j]).item()) == (i + 6) % 12
     assert temperature.contrastive_accuracy(z_a, z_b, group=6) == hits / 24
     assert 0 < hits < 24
+
+
+def test_a_recorded_run_comes_out_again(monkeypatch):
+    """Temperature 0.5, seed 0: each measure within what the recorded seeds let one more run expect."""
+
+    def ends(table):
+        rows = table[(table["temperature"] == 0.5) & (table["progress"] == 1)]
+        return rows.groupby(["features", "measure"])["value"].agg(list)
+
+    recorded = ends(records.load("temperature_shapes_quick").table)
+    monkeypatch.setattr(temperature, "TEMPERATURES", (0.5,))
+    # Raw pixels are slow to fit and train nothing.
+    monkeypatch.setattr(temperature, "pixels", lambda images: images[:, 0, ::8, ::8].flatten(1).float())
+    again = ends(on_one_thread(temperature.temperature_shapes, range(1)).table)
+    assert len(again) == len(recorded) == 11
+    for key, [value] in again.items():
+        expected = prediction(recorded[key])
+        assert value == pytest.approx(expected.mean, abs=expected.high - expected.mean), key
