@@ -279,8 +279,8 @@ SYMMETRIC_ROW_SUMS = Exercise(
     cases=tuple(
         Case({"views": views, "edge": edge, "temperature": temperature})
         for views, edge, temperature in [
-            (_unit_views(1, 2, seed=0).round(decimals=2), 1, 1.0),
-            (_unit_views(2, 2, seed=1).round(decimals=2), 2, 0.5),
+            (_unit_views(1, 2, seed=0), 1, 1.0),
+            (_unit_views(2, 2, seed=1), 2, 0.5),
             (_unit_views(2, 3, seed=2), 4, 0.5),
             (_unit_views(3, 4, seed=3), 2, 0.2),
             (_unit_views(4, 4, seed=4), 3, 0.1),
@@ -377,7 +377,7 @@ SYMMETRIC_ROW_SUMS = Exercise(
 # The gradient's weights of one tile
 
 
-def _tile_case(count, width, seed, rows, columns, temperature, dtype=torch.float64):
+def _tile_case(count, width, seed, rows, columns, temperature, dtype=torch.float64, tolerance=None):
     views = _unit_views(count, width, seed)
     logits = (views @ views.T / temperature).fill_diagonal_(-INF)
     rows, columns = torch.arange(*rows), torch.arange(*columns)
@@ -388,7 +388,8 @@ def _tile_case(count, width, seed, rows, columns, temperature, dtype=torch.float
             "rows": rows,
             "columns": columns,
             "temperature": temperature,
-        }
+        },
+        tolerance,
     )
 
 
@@ -428,6 +429,16 @@ def _partners_next_to_each_other(log_sums, rows, columns):
     return itself, (rows ^ 1)[:, None] == columns
 
 
+def _partners_behind_only(log_sums, rows, columns):
+    itself, _ = _masks(log_sums, rows, columns)
+    return itself, (rows + len(log_sums) // 2)[:, None] == columns
+
+
+def _the_tiles_diagonal_as_itself(log_sums, rows, columns):
+    _, partner = _masks(log_sums, rows, columns)
+    return torch.eye(len(rows), len(columns), dtype=torch.bool), partner
+
+
 def _unshifted(s, own, other, temperature):
     weights = (s / temperature).exp()
     return weights / own.exp() + weights / other.exp()
@@ -457,7 +468,8 @@ TILE_WEIGHTS = Exercise(
         _tile_case(4, 8, 4, (2, 5), (5, 8), 0.02),
         _tile_case(5, 4, 5, (4, 10), (0, 6), 0.5, torch.float32),
         _tile_case(5, 8, 6, (0, 5), (5, 10), 0.01, torch.float32),
-        _tile_case(4, 8, 7, (0, 4), (4, 8), 0.001),
+        # Logits near 1000 are right to 1e-13, and the weights divide by 0.008: rounding is near 1e-11.
+        _tile_case(4, 8, 7, (0, 4), (4, 8), 0.001, tolerance=1e-9),
     ),
     misconceptions=(
         Misconception(
@@ -507,6 +519,17 @@ TILE_WEIGHTS = Exercise(
             _weights(masks=_partners_next_to_each_other),
         ),
         Misconception(
+            "only view a's rows find their partners",
+            "View i + N has a partner too, view i: (i + N) % 2N leads there from both.",
+            _weights(masks=_partners_behind_only),
+        ),
+        Misconception(
+            "the tile's own diagonal is set to 0",
+            "Only in a tile on the diagonal of S does the tile's own diagonal hold views with themselves. "
+            "Compare `rows` with `columns`.",
+            _weights(masks=_the_tiles_diagonal_as_itself),
+        ),
+        Misconception(
             "the factor 1 / temperature is forgotten",
             "The loss sees s / temperature; the chain rule divides by the temperature once more.",
             _weights(scale=lambda count, temperature: 1 / count),
@@ -552,8 +575,8 @@ TILE_WEIGHTS = Exercise(
         ),
     ),
     guarantees=(
-        "Your weights are those of autograd on the whole matrix, for any tile: on the diagonal, off it, with"
-        " partners in it or without, down to a temperature of 0.001."
+        "Your weights are those of autograd on the whole matrix, for tiles on the diagonal and off it, with "
+        "partners in them or without; off the diagonal down to a temperature of 0.001."
     ),
     hints=(
         "In how many of the 2N losses does s_ij occur? Count view i as a query, and as a candidate of j.",

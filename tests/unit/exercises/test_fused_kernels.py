@@ -110,13 +110,19 @@ def by_loops(views, edge, temperature):
     return torch.stack(sums)
 
 
-def test_right_row_sums():
-    assert headline("symmetric_row_sums", by_loops) == "right"
-    # At a low temperature a sum is far smaller than 1: what was added and taken off again is its rounding.
-    exact = [case for case in fused_kernels.SYMMETRIC_ROW_SUMS.cases if case.arguments["temperature"] > 0.05]
-    for case in exact:
-        right = fused_kernels.SYMMETRIC_ROW_SUMS.reference(*case.fresh())
-        assert torch.allclose(by_padded_blocks(*case.fresh()), right, atol=1e-5)
+def by_distances(views, edge, temperature):
+    """Of unit rows, s - 1 is half the squared distance, with a minus."""
+    squares = (views[:, None] - views).square().sum(dim=2)
+    return (-squares / (2 * temperature)).exp().fill_diagonal_(0).sum(dim=1)
+
+
+def less_one(views, edge, temperature):
+    return ((views @ views.T - 1) / temperature).exp().sum(dim=1) - 1
+
+
+@pytest.mark.parametrize("function", [by_loops, by_padded_blocks, by_distances, less_one])
+def test_right_row_sums(function):
+    assert headline("symmetric_row_sums", function) == "right"
 
 
 def diagonal_tile_both_ways(views, edge, temperature):
@@ -164,7 +170,15 @@ def by_two_masks(similarities, log_sums, rows, columns, temperature):
     return (p - 2.0 * (distance == len(log_sums) // 2)) / (temperature * len(log_sums))
 
 
-@pytest.mark.parametrize("function", [by_loops_over_the_tile, by_two_masks])
+def by_a_fixed_shift(similarities, log_sums, rows, columns, temperature):
+    """One exponential a cosine, as the notebook has it for whole rows."""
+    count, share = len(log_sums), (1 / temperature - log_sums).exp()
+    weights = ((similarities - 1) / temperature).exp() * (share[rows, None] + share[columns])
+    weights = weights - 2 * ((rows[:, None] - columns).abs() == count // 2).to(weights)
+    return weights.masked_fill(rows[:, None] == columns, 0) / (temperature * count)
+
+
+@pytest.mark.parametrize("function", [by_loops_over_the_tile, by_two_masks, by_a_fixed_shift])
 def test_right_weights(function):
     assert headline("tile_weights", function) == "right"
 
@@ -185,11 +199,27 @@ def exponential_first(similarities, log_sums, rows, columns, temperature):
     return weights / (temperature * len(log_sums))
 
 
+def partner_without_the_wrap(similarities, log_sums, rows, columns, temperature):
+    logits, count = similarities / temperature, len(log_sums)
+    weights = (logits - log_sums[rows, None]).exp() + (logits - log_sums[columns]).exp()
+    weights[columns - rows[:, None] == count // 2] -= 2
+    return weights * (rows[:, None] != columns) / temperature / count
+
+
+def diagonal_of_the_tile_overwritten(similarities, log_sums, rows, columns, temperature):
+    logits, count = similarities / temperature, len(log_sums)
+    weights = (logits - log_sums[rows, None]).exp() + (logits - log_sums[columns]).exp()
+    weights -= 2 * ((rows[:, None] - columns).abs() == count // 2)
+    return weights.fill_diagonal_(0) / temperature / count
+
+
 @pytest.mark.parametrize(
     ("function", "name"),
     [
         (one_way, "only the row's share is there"),
         (exponential_first, "exp overflows at a small temperature"),
+        (partner_without_the_wrap, "only view a's rows find their partners"),
+        (diagonal_of_the_tile_overwritten, "the tile's own diagonal is set to 0"),
     ],
 )
 def test_a_mistake_with_weights_written_differently(function, name):

@@ -28,13 +28,33 @@ def information_by_xlogy(joint):
     return torch.xlogy(joint, joint / torch.outer(rows, columns)).sum()
 
 
+def information_with_a_guard(joint):
+    ratio = joint / torch.outer(joint.sum(1), joint.sum(0))
+    return (joint * torch.log(ratio + 1e-12)).sum()
+
+
 @pytest.mark.parametrize(
     "function",
-    [information_in_a_loop, information_by_nansum, information_by_xlogy],
+    [information_in_a_loop, information_by_nansum, information_by_xlogy, information_with_a_guard],
     ids=lambda function: function.__name__,
 )
 def test_right_information(function):
     assert check("mutual_information", function).status == "right"
+
+
+def weighted_by_chance_where_pairs_come(joint):
+    by_chance = torch.outer(joint.sum(1), joint.sum(0))
+    return by_chance[joint > 0].dot((joint / by_chance)[joint > 0].log())
+
+
+def test_a_mistake_with_information_written_differently():
+    verdict = check("mutual_information", weighted_by_chance_where_pairs_come)
+    assert verdict.headline.startswith("Misconception: weighted by chance, not by the joint table.")
+
+
+def test_a_guard_that_shows_is_wrong():
+    verdict = check("mutual_information", lambda joint: information_by_nansum(joint + 1e-6))
+    assert verdict.status == "wrong"
 
 
 def test_two_fair_coins_that_always_agree_share_log_2():
