@@ -16,7 +16,7 @@ def test_one_square_photograph_without_the_network(take, size, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", refuse)
     picture = take(size)
     assert picture.images.shape == (1, 3, size, size) and picture.images.dtype == torch.uint8
-    assert picture.images.float().std() > 30  # a photograph, not a flat field
+    assert picture.images.float().std() > 20  # a photograph, not a flat field
 
 
 @pytest.mark.parametrize(
