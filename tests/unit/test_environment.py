@@ -361,9 +361,9 @@ def test_a_setting_that_is_wrong_is_one_line(course, extras, settings, reason):
 
 
 def test_the_extras_there_are_are_named():
-    with pytest.raises(SetupError, match=r"no extra 'labb'; choose from lab, test, bench$"):
+    with pytest.raises(SetupError, match=r"no extra 'labb'; choose from lab, test, clip, grade, bench$"):
         environment.check_extras(["lab", "labb"])
-    environment.check_extras(["", "lab", "test", "bench"])
+    environment.check_extras(["", "lab", "test", "clip", "grade", "bench"])
 
 
 def test_what_cannot_be_imported_does_not_count_as_installed(course):
