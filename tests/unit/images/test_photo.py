@@ -7,16 +7,19 @@ from skimage import data
 from course_utils.images import photo
 
 
-@pytest.mark.parametrize("take", [photo.cup, photo.cat, photo.astronaut, photo.rocket])
+# An evening sky varies less than a coffee cup, and on 8 pixels the rocket in it is averaged away.
+@pytest.mark.parametrize(
+    "take, contrast", [(photo.cup, 30), (photo.cat, 30), (photo.astronaut, 30), (photo.rocket, 25)]
+)
 @pytest.mark.parametrize("size", [8, 64, 224])
-def test_one_square_photograph_without_the_network(take, size, monkeypatch):
+def test_one_square_photograph_without_the_network(take, contrast, size, monkeypatch):
     def refuse(*_):
         raise AssertionError("a photograph asked for the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     picture = take(size)
     assert picture.images.shape == (1, 3, size, size) and picture.images.dtype == torch.uint8
-    assert picture.images.float().std() > 20  # a photograph, not a flat field
+    assert picture.images.float().std() > contrast  # a photograph, not a flat field
 
 
 @pytest.mark.parametrize(
