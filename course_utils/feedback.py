@@ -17,7 +17,7 @@ from ipywidgets import HTML, Button, HBox, Label, Layout, RadioButtons, Text
 from threadpoolctl import threadpool_limits
 
 from course_utils import exercises
-from course_utils.exercises.exercise import Questions
+from course_utils.exercises.exercise import Fault, Questions
 from course_utils.show.tables import Shown
 from course_utils.show.widgets import WithFallback
 
@@ -302,14 +302,12 @@ def judge(exercise, answer) -> Verdict:
         return _judge(exercise, answer)
 
 
-class _Fault(Exception):
-    """An answer that is wrong before its numbers are looked at; the message is for the reader."""
-
-
 def _judge(exercise, function):
     if not callable(function):
         headline = f"check got {_kind(function)}; give the function itself, without ()."
         return Verdict(exercise.name, WRONG, headline)
+    if exercise.adapt is not None:
+        function = exercise.adapt(function)
     right = [_outputs(exercise.reference(*case.fresh(torch.float64))) for case in exercise.cases]
     answers = []
     for case, expected in zip(exercise.cases, right, strict=True):
@@ -355,7 +353,7 @@ def _call(function, case):
 
 
 def _changed(name, advice):
-    return _Fault(
+    return Fault(
         f"Your function changes its input {name} in place. Whoever called it still needs that; {advice}."
     )
 
@@ -369,7 +367,7 @@ def _require_frozen(name, before, after):
     weights = {key for key, _ in before.named_parameters()}
     what = "weights" if weights & set(moved) else "batch-norm statistics"
     advice = "no step of an optimiser belongs here" if what == "weights" else "call .eval() before you read"
-    raise _Fault(
+    raise Fault(
         f"Misconception: the encoder is trained during the readout. The {what} of {name} are not what they "
         f"were: {advice}. A frozen network is the same before and after."
     )
@@ -378,7 +376,7 @@ def _require_frozen(name, before, after):
 def _stopped(exercise, case, error, before=""):
     """The verdict for an exception, in one line."""
     headline = (str(error).splitlines() or [""])[0]
-    if not isinstance(error, _Fault):
+    if not isinstance(error, Fault):
         headline, advice, _ = f"Your function stopped with {type(error).__name__}: {headline}".partition(
             "Use tensor.detach().numpy()"  # torch's advice would cut the gradient
         )
@@ -399,24 +397,22 @@ def _tensors(answer, expected, exercise):
     shapes = " and ".join(_wanted(value) for value in expected)
     outputs = _outputs(answer) if len(expected) > 1 else (answer,)
     if len(outputs) != len(expected):
-        raise _Fault(f"Your function returned {_kind(answer)}; expected {shapes}.")
+        raise Fault(f"Your function returned {_kind(answer)}; expected {shapes}.")
     if len(expected) == 1 and not expected[0].ndim and not exercise.gradient:
         outputs = tuple(
             torch.tensor(float(output)) if isinstance(output, numbers.Real) else output for output in outputs
         )
     for output, value in zip(outputs, expected, strict=True):
         if not isinstance(output, torch.Tensor):
-            raise _Fault(
-                f"Your function returned {_kind(output)}; expected {shapes}.{_why(output, exercise)}"
-            )
+            raise Fault(f"Your function returned {_kind(output)}; expected {shapes}.{_why(output, exercise)}")
         if output.shape != value.shape:
-            raise _Fault(f"Your function returned shape {list(output.shape)}; expected {list(value.shape)}.")
+            raise Fault(f"Your function returned shape {list(output.shape)}; expected {list(value.shape)}.")
         if not output.is_floating_point():
-            raise _Fault(
+            raise Fault(
                 f"Your function returned {output.dtype}; expected a floating type such as {value.dtype}."
             )
         if exercise.frozen and output.requires_grad:
-            raise _Fault(
+            raise Fault(
                 "Misconception: the encoder is trained during the readout. A gradient hangs on what your "
                 "function returns, so whatever is fitted on it could change the network: read under "
                 "torch.no_grad()."
@@ -580,7 +576,7 @@ def _gradients(function, case, names):
         arguments[name].requires_grad_()
     (output,) = _outputs(function(*arguments.values()))
     if not output.requires_grad:
-        raise _Fault(
+        raise Fault(
             "The answer is detached from its input: look for .detach(), .item(), torch.no_grad() or numpy."
         )
     weights = torch.linspace(1, 2, output.numel(), dtype=output.dtype, device=output.device)

@@ -10,6 +10,7 @@ from course_utils.exercises import (
     fused_kernels,
     infonce,
     lab06,
+    lab07,
     moco,
     mutual_information,
     projection_head,
@@ -20,7 +21,7 @@ from course_utils.exercises.exercise import Exercise, Questions
 
 MODULES = (
     *(two_views, infonce, temperature, projection_head, moco, clip, mutual_information, fused_kernels),
-    lab06,
+    *(lab06, lab07),
 )
 EXERCISES = {exercise.name: exercise for module in MODULES for exercise in module.EXERCISES}
 

@@ -8,6 +8,10 @@ import torch
 from torch import nn
 
 
+class Fault(Exception):
+    """An answer that is wrong before its numbers are looked at; the message is for the reader."""
+
+
 @dataclass(frozen=True)
 class Misconception:
     """A way to be wrong: its name, what is behind it, and a function that makes the mistake.
@@ -56,7 +60,9 @@ class Exercise:
     reference: the right function. cases: inputs, smallest first. gradient: the names of the arguments through
     which a gradient must reach the result; constant: of those that none may reach. frozen: no gradient may
     hang on the result at all. also_right: other functions whose values are accepted. redraw: seed -> other
-    cases, for tests that nobody has seen.
+    cases, for tests that nobody has seen. adapt: the reader's function -> one that takes the cases' arguments
+    and returns what is compared, for a function that works in place or step by step; reference and
+    misconceptions take the cases' arguments as they are. It may raise Fault.
     """
 
     name: str
@@ -70,6 +76,7 @@ class Exercise:
     frozen: bool = False
     also_right: tuple[Callable, ...] = ()
     redraw: Callable[[int], tuple[Case, ...]] | None = None
+    adapt: Callable | None = None
 
     def redrawn(self, seed: int) -> "Exercise":
         """The same exercise with the cases of another seed."""

@@ -88,8 +88,11 @@ def _shifted_newest_first(ring, batches):
     return ring
 
 
-def _ring_case(size, batch, count, width=1, seed=0):
-    """Width 1: keys that can be read as names, 1, 2, ...; the start entries are -1, -2, ..."""
+def ring_case(size, batch, count, width=1, seed=0):
+    """`count` batches for a ring.
+
+    Width 1: keys that can be read as names, 1, 2, ...; the start entries are -1, -2, ...
+    """
     if width == 1:
         ring = -torch.arange(1.0, size + 1, dtype=torch.float64)[:, None]
         batches = torch.arange(1.0, count * batch + 1, dtype=torch.float64).view(count, batch, 1)
@@ -102,14 +105,14 @@ RING_ENQUEUE = Exercise(
     name="ring_enqueue",
     reference=_ring_enqueue,
     cases=(
-        _ring_case(4, 2, 1),
-        _ring_case(4, 2, 3),
-        _ring_case(3, 2, 2),
-        _ring_case(2, 2, 3),
-        _ring_case(5, 3, 4),
-        _ring_case(1, 1, 2),
-        _ring_case(7, 4, 6, width=3, seed=1),
-        _ring_case(9, 2, 5, width=3, seed=3),
+        ring_case(4, 2, 1),
+        ring_case(4, 2, 3),
+        ring_case(3, 2, 2),
+        ring_case(2, 2, 3),
+        ring_case(5, 3, 4),
+        ring_case(1, 1, 2),
+        ring_case(7, 4, 6, width=3, seed=1),
+        ring_case(9, 2, 5, width=3, seed=3),
     ),
     misconceptions=(
         Misconception(
@@ -302,7 +305,7 @@ def _logits(
     return function
 
 
-def _logits_case(batch, places, width, temperature, seed):
+def logits_case(batch, places, width, temperature, seed):
     queue = normalize(_rows(places, width, seed=seed + 2), dim=1)
     if width == 2:  # numbers that can be typed again
         query, positive_key, queue = torch.tensor([[3.0, 4]]), torch.tensor([[2.0, 0]]), torch.eye(2)[[1]]
@@ -321,12 +324,12 @@ MOCO_LOGITS = Exercise(
     name="moco_logits",
     reference=_moco_logits,
     cases=(
-        _logits_case(1, 1, 2, 1.0, seed=0),
-        _logits_case(1, 1, 2, 0.5, seed=0),
-        _logits_case(2, 3, 4, 0.5, seed=1),
-        _logits_case(4, 4, 4, 0.2, seed=4),
-        _logits_case(5, 12, 8, 0.07, seed=7),
-        _logits_case(3, 5, 6, 2.0, seed=10),
+        logits_case(1, 1, 2, 1.0, seed=0),
+        logits_case(1, 1, 2, 0.5, seed=0),
+        logits_case(2, 3, 4, 0.5, seed=1),
+        logits_case(4, 4, 4, 0.2, seed=4),
+        logits_case(5, 12, 8, 0.07, seed=7),
+        logits_case(3, 5, 6, 2.0, seed=10),
     ),
     misconceptions=(
         Misconception(

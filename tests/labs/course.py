@@ -99,9 +99,19 @@ class Course:
 
 def solutions(lab):
     """grade_id -> the source's answer, without the marks."""
-    notebook = nbformat.read(build.LABS / "source" / lab / f"{lab}.ipynb", as_version=4)
     return {
         cell.metadata.nbgrader.grade_id: re.sub(r"\n? *### (BEGIN|END) SOLUTION", "", cell.source)
-        for cell in notebook.cells
+        for cell in notebook(lab, "source").cells
         if cell.metadata.get("nbgrader", {}).get("solution")
     }
+
+
+def notebook(lab, kind):
+    """A lab's notebook of one kind, "source" or "release"."""
+    return nbformat.read(build.LABS / kind / lab / f"{lab}.ipynb", as_version=4)
+
+
+def secrets(lab):
+    """Every hidden line of a lab, and the seeds in them."""
+    lines = {line for cell in notebook(lab, "source").cells for line in build.hidden_lines(cell.source)}
+    return lines | {seed for line in lines for seed in re.findall(r"seed=(\d+)", line)}

@@ -2,11 +2,10 @@
 
 import re
 
-import nbformat
 import pandas as pd
 import pytest
 import torch
-from course import Course, as_an_instructor, solutions
+from course import Course, as_an_instructor, notebook, secrets, solutions
 
 from course_utils import records
 from course_utils.exercises import lab06 as exercises
@@ -261,57 +260,10 @@ def course(tmp_path_factory):
         yield course
 
 
-# --- Release and source -------------------------------------------------------------------------------------
-
-
-def notebook(kind):
-    return nbformat.read(build.LABS / kind / LAB / f"{LAB}.ipynb", as_version=4)
-
-
-def test_source_and_release_are_up_to_date():
-    text = build.LABS / "source" / f"{LAB}.md"
-    assert nbformat.writes(build.prepare(text)) == nbformat.writes(notebook("source")), "run make labs"
-    assert build.release(LAB) == (build.LABS / "release" / LAB / f"{LAB}.ipynb").read_text(), "run make labs"
-
-
-def test_the_release_is_the_source_without_solutions_and_hidden_tests():
-    for ours, theirs in zip(notebook("source").cells, notebook("release").cells, strict=True):
-        settings = ours.metadata.get("nbgrader", {})
-        if settings.get("solution") and ours.cell_type == "code":
-            stub, marks = re.subn(
-                r" *### BEGIN SOLUTION\n.*?### END SOLUTION", "STUB", ours.source, flags=re.S
-            )
-            kept = theirs.source.replace("    raise NotImplementedError", "STUB")
-            assert marks == 1
-            assert kept.split() == stub.removesuffix("\nSTUB").split() or kept == stub
-        elif settings.get("solution"):
-            assert theirs.source == "Your answer."
-        elif settings.get("grade"):
-            shown, marks = re.subn(
-                r"### BEGIN HIDDEN TESTS\n.*### END HIDDEN TESTS", "", ours.source, flags=re.S
-            )
-            assert marks == 1 and theirs.source == shown.rstrip("\n")
-        else:
-            assert theirs.source == ours.source
-
-
-def secrets():
-    """Every hidden line, and the seeds in them."""
-    lines = {line for cell in notebook("source").cells for line in build.hidden_lines(cell.source)}
-    return lines | {seed for line in lines for seed in re.findall(r"seed=(\d+)", line)}
-
-
-def test_nothing_hidden_is_in_the_release():
-    assert len(secrets()) > 10
-    text = (build.LABS / "release" / LAB / f"{LAB}.ipynb").read_text(encoding="utf-8")
-    found = [secret for secret in secrets() if build.bare(secret) in build.bare(text)]
-    assert not found
-
-
 def test_the_points_add_up():
     points = {
         cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader.points
-        for cell in notebook("release").cells
+        for cell in notebook(LAB, "release").cells
         if cell.metadata.get("nbgrader", {}).get("grade")
     }
     assert points == {**POINTS, "paragraph": 10} and sum(points.values()) == 100
@@ -363,7 +315,7 @@ def test_the_widgets_ran(course):
 @pytest.mark.parametrize("student", ["right", "wrong-1", "wrong-4", "wrong-6", "nothing"])
 def test_feedback_names_the_mistake_and_hides_the_tests(course, student):
     page = course.feedback(student)
-    assert not [secret for secret in secrets() if build.bare(secret) in build.bare(page)]
+    assert not [secret for secret in secrets(LAB) if build.bare(secret) in build.bare(page)]
     for _, message in WRONG.get(student, {}).values():
         assert build.bare(message) in build.bare(page)
     assert "grading.py" not in page and "exercises/lab06.py" not in page
