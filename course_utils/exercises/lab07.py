@@ -477,7 +477,7 @@ def _small_steps(step):
                 seen.remove()
             if loss is None or loss is Ellipsis:
                 return None
-            losses.append(float(loss))
+            losses.append(as_number(loss))
         if any(p.grad is not None for p in key_network.parameters()) or state.ring.requires_grad:
             raise Fault(
                 "Misconception: gradient into the keys or the queue. Make the keys under torch.no_grad(), "
@@ -496,6 +496,11 @@ def _small_steps(step):
 
     run.order = []
     return run
+
+
+def as_number(loss) -> float:
+    """A loss that a student returns, a number or a tensor with or without a gradient, as a number."""
+    return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
 
 def _noted(name, tool, order):
@@ -644,8 +649,13 @@ STEP = Exercise(
             _small_steps(stages(*ORDER, pointer_kept=False)),
         ),
         # The same two beside other mistakes, which change the numbers: by the order of the calls.
-        Misconception(*ENQUEUE_FIRST, behaves=_before("enqueue", "logits")),
-        Misconception(*EMA_LATE, behaves=_before("keys", "EMA")),
+        *(
+            Misconception(f"{name}, beside another mistake", explanation, behaves=_before(*places))
+            for (name, explanation), places in (
+                (ENQUEUE_FIRST, ("enqueue", "logits")),
+                (EMA_LATE, ("keys", "EMA")),
+            )
+        ),
     ),
     guarantees="EMA, keys, logits, optimiser, enqueue: each stage finds what the one before has left.",
     hints=(

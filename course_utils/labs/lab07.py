@@ -35,6 +35,8 @@ FEWEST_PLACES, MOST_PLACES = 130, 250
 # A key's cosine with the same view encoded again, on the average over the ring: far above that of random
 # vectors, which is 0.
 REAL_KEYS = 0.5
+# How far training moves the query network at the least, relative to its start; right code goes further.
+TRAINED = 0.1
 # By how much the trained encoder has to be ahead of the random one.
 AHEAD = 0.03
 ANSWERS = ("trained", "random", "was the run useful?")
@@ -183,10 +185,11 @@ def advance(own: Functions, run: Run, data: Data, note=lambda stage, **detail: N
         run.optimiser.register_step_post_hook(lambda *_: note("optimiser")),
     ]
     try:
-        run.losses.append(float(own.step(run, *data.views(run.steps), ema, logits, enqueue)))
+        loss = own.step(run, *data.views(run.steps), ema, logits, enqueue)
     finally:
         for hook in hooks:
             hook.remove()
+    run.losses.append(exercises.as_number(loss))
     run.steps += 1
 
 
@@ -257,14 +260,26 @@ def not_real(run, own):
             f"The run has {run.steps} steps and {len(run.ring)} places; yours has {STEPS} steps and "
             f"{places(own.seed)} places, which follow from your id."
         )
-    if all(map(torch.equal, run.query_network.parameters(), network(own.seed).parameters())):
-        return "Misconception: random vectors in place of trained keys. The query network is as it started."
+    if way(run, own) < TRAINED:
+        return (
+            "Misconception: random vectors in place of trained keys. The query network has hardly moved from "
+            "its start."
+        )
     if resemblance(run, own) < REAL_KEYS:
         return (
             "Misconception: random vectors in place of trained keys. The pictures behind your keys, encoded "
             "again, give other vectors."
         )
     return ""
+
+
+def way(run, own) -> float:
+    """How far the query network's parameters went, relative to the length of those it started with."""
+    start, end = (
+        torch.cat([p.detach().flatten() for p in part.parameters()])
+        for part in (network(own.seed), run.query_network)
+    )
+    return ((end - start).norm() / start.norm()).item()
 
 
 @torch.no_grad()
@@ -345,7 +360,7 @@ def misread(answers, trained, own):
                 "read it like the trained one."
             )
         return f"random: you say {said['random']:.2f}; the encoder as it started gives {of_random:.2f}."
-    if answers["was the run useful?"] != USEFUL[0]:
+    if str(answers["was the run useful?"]).strip() != USEFUL[0]:
         return (
             f"The trained encoder reads {of_trained:.2f}, the random one {of_random:.2f}, on the same "
             "pictures: what do they say?"

@@ -61,7 +61,7 @@ def logits(q, k, queue, t):
 """,
     "step": """
 def step(state, view_a, view_b, ema, logits, enqueue):
-    ema(state.key_network, state.query_network, momentum=state.momentum, buffers="own")
+    ema(state.key_network, state.query_network, state.momentum, "own")
     keys = state.key_network(view_b).detach()
     keys = keys / keys.norm(dim=1, keepdim=True)
     scores = logits(state.query_network(view_a), keys, state.ring, state.temperature)
@@ -235,6 +235,12 @@ def random_network(trained):
     trained.query_network.load_state_dict(fresh.state_dict())
 
 
+def nearly_random_network(trained):
+    random_network(trained)
+    for parameter in trained.query_network.parameters():
+        parameter.data += 1e-6
+
+
 def one_place_more(trained):
     trained.ring = torch.cat([trained.ring, trained.ring[:1]])
     trained.names = torch.cat([trained.names, trained.names[:1]])
@@ -245,6 +251,7 @@ def one_place_more(trained):
     [
         (random_vectors, "random vectors in place of trained keys"),
         (random_network, "random vectors in place of trained keys"),
+        (nearly_random_network, "random vectors in place of trained keys"),
         (one_place_more, "which follow from your id"),
     ],
 )
