@@ -17,8 +17,9 @@ class SmallEncoder(nn.Sequential):
     """The quick budget's encoder: three 3x3 convolutions of stride 2, then the mean over all places.
 
     views: float32 [B, 3, H, W] in [0, 1], any H and W. Returns h, [B, 128]. Each convolution halves the edge
-    (32 pixels become 16, 8, 4) and is followed by batch norm and ReLU. 94,000 weights; fastest in
-    channels_last.
+    (32 pixels become 16, 8, 4) and is followed by batch norm and ReLU. extra: further convolutions of stride
+    1; without one a place of the last map sees 15 pixels of the view, with one 31. 94,000 weights, and
+    148,000 more for each extra; fastest in channels_last.
 
     >>> SmallEncoder()(torch.rand(4, 3, 32, 32)).shape
     torch.Size([4, 128])
@@ -26,11 +27,11 @@ class SmallEncoder(nn.Sequential):
 
     width = 128
 
-    def __init__(self):
+    def __init__(self, extra=0):
         layers = []
-        for width_in, width_out in ((3, 32), (32, 64), (64, 128)):
+        for width_in, width_out, stride in ((3, 32, 2), (32, 64, 2), (64, 128, 2), *[(128, 128, 1)] * extra):
             layers += [
-                nn.Conv2d(width_in, width_out, kernel_size=3, stride=2, padding=1, bias=False),
+                nn.Conv2d(width_in, width_out, kernel_size=3, stride=stride, padding=1, bias=False),
                 nn.BatchNorm2d(width_out),
                 nn.ReLU(inplace=True),
             ]
