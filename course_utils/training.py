@@ -147,11 +147,12 @@ class BYOL(Method):
 
     The target has no gradient and follows by EMA after each step, with a constant momentum (the paper raises
     it to 1). Its batch-norm statistics are its own.
+    predictor: whether the method has one; without it, it collapses (notebook 09).
     """
 
-    def __init__(self, encoder, head, momentum=0.99):
+    def __init__(self, encoder, head, momentum=0.99, predictor=True):
         super().__init__(encoder, head)
-        self.predictor = ProjectionHead("mlp", head.width, head.width)
+        self.predictor = ProjectionHead("mlp" if predictor else "none", head.width, head.width)
         self.target_encoder = frozen_copy(encoder)
         self.target_head = frozen_copy(head)
         self.momentum = momentum
@@ -168,7 +169,7 @@ class BYOL(Method):
         ema_update(self.target_head, self.head, self.momentum)
 
     def extra_repr(self):
-        return f"momentum={self.momentum}"
+        return f"momentum={self.momentum}, predictor={self.predictor.kind}"
 
 
 class SimSiam(Method):

@@ -16,12 +16,13 @@ from course_utils.exercises import (
     projection_head,
     temperature,
     two_views,
+    without_negatives,
 )
 from course_utils.exercises.exercise import Exercise, Questions
 
 MODULES = (
-    *(two_views, infonce, temperature, projection_head, moco, clip, mutual_information, fused_kernels),
-    *(lab06, lab07),
+    *(two_views, infonce, temperature, projection_head, moco, clip, mutual_information, without_negatives),
+    *(fused_kernels, lab06, lab07),
 )
 EXERCISES = {exercise.name: exercise for module in MODULES for exercise in module.EXERCISES}
 

@@ -3,7 +3,7 @@
 import argparse
 
 from course_utils import records
-from course_utils.experiments import cifar, clip, heads, lab06, moco, temperature
+from course_utils.experiments import cifar, clip, heads, lab06, moco, temperature, without_negatives
 
 EXPERIMENTS = {
     function.__name__: function
@@ -21,6 +21,7 @@ EXPERIMENTS = {
         clip.clip_more_pairs,
         clip.clip_scenes,
         lab06.lab06_ranges,
+        without_negatives.without_negatives,
     )
 }
 

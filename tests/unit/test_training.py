@@ -316,6 +316,15 @@ def test_byol_s_loss_is_symmetric_and_its_target_follows_after_the_step():
     torch.testing.assert_close(method.target_encoder[0].weight, expected)
 
 
+def test_byol_without_its_predictor():
+    bare = BYOL(TinyEncoder(), head(), predictor=False)
+    view_a, view_b = batch_of_views()
+    z = bare.project(torch.cat([view_a, view_b]))
+    target = bare.target_head(bare.target_encoder(torch.cat([view_a, view_b]))).roll(16, dims=0)
+    torch.testing.assert_close(bare.loss(view_a, view_b), 2 - 2 * cosine_similarity(z, target).mean())
+    assert len(bare.predictor) == 0 and "predictor=none" in repr(bare)
+
+
 def test_simsiam_stops_the_gradient_through_the_predicted_side():
     method = METHODS["SimSiam"]()
     view_a, view_b = batch_of_views()

@@ -1,0 +1,74 @@
+"""The experiment of notebook 09 end to end on a handful of pictures, and the parts that an arm leaves out."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils.dashboard import MEASURES
+from course_utils.experiments import heads, without_negatives
+from course_utils.networks import SmallEncoder
+from course_utils.training import Budget, seeded
+
+TINY = heads.Recipe(
+    partial(SmallEncoder, extra=1), Budget(epochs=1, batch=16, size=16), train=48, fit=48, test=30
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(heads, "RECIPES", {"quick": TINY})
+    monkeypatch.setattr(without_negatives, "EPOCHS", {"quick": 2})
+    monkeypatch.setattr(without_negatives, "LOOKED_AT", 12)
+
+
+def test_every_arm_is_looked_at_and_read_out_and_a_seed_gives_the_same_again():
+    record = without_negatives.without_negatives(range(2))
+    table = record.table
+    arms = list(without_negatives.arms(TINY))
+    counts = table.groupby(["arm", "measure"]).size().unstack(fill_value=0)
+    accuracies = [f"{factor}, {readout}" for factor in ("shape", "hue") for readout in ("linear", "knn")]
+    assert (counts.loc[arms, list(MEASURES)] == 2 * 6).all(axis=None)  # seeds x steps: every one is looked at
+    assert (counts.loc[arms, accuracies] == 2).all(axis=None)
+    controls = set(counts.index) - set(arms)
+    assert controls == {"random encoder", "random encoder, no batch statistics", "raw pixels"}
+    assert (counts.loc[list(controls), list(MEASURES)] == 0).all(axis=None)
+    assert table[table["measure"].isin(accuracies)]["value"].between(0, 1).all()
+    runs = record.protocol["runs"]
+    assert len(runs) == 2 * len(arms) and {run["arm"] for run in runs} == set(arms)
+    assert len({run["method"] for run in runs if run["arm"] != "BYOL, no batch statistics"}) == len(arms) - 1
+
+    again = without_negatives.without_negatives(range(1)).table
+    first = table[table["seed"] == 0].reset_index(drop=True)
+    assert again[again["seed"] == 0].reset_index(drop=True).equals(first)
+
+
+def batch_norms(method):
+    return [layer for layer in method.modules() if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d))]
+
+
+def test_without_batch_statistics_a_picture_s_loss_is_its_own():
+    arms = without_negatives.arms(TINY)
+    whole, method = arms["BYOL"](), arms["BYOL, no batch statistics"]()
+    assert batch_norms(whole) and not batch_norms(method)
+    assert not any(p.requires_grad for p in method.target_encoder.parameters())
+    views = torch.rand(2, 6, 3, 16, 16)
+    others = torch.cat([views[:, :1], torch.rand(2, 5, 3, 16, 16)], dim=1)
+    for byol, changes in ((whole, True), (method, False)):
+        predicted = [byol.predictor(byol.project(batch[0]))[0] for batch in (views, others)]
+        assert torch.allclose(*predicted, atol=1e-5) != changes
+
+
+def test_arms_differ_in_the_part_that_their_name_says():
+    arms = without_negatives.arms(TINY)
+    made = {name: seeded(make, 0) for name, make in arms.items()}
+    starts = [method.encoder[0].weight for method in made.values()]
+    assert all(torch.equal(start, starts[0]) for start in starts)
+    assert made["SimSiam, no stop-gradient"].stop_gradient is False
+    assert made["SimSiam"].stop_gradient and made["SimSiam, no predictor"].stop_gradient
+    for name, method in made.items():
+        if hasattr(method, "predictor"):
+            assert (len(method.predictor) == 0) == ("no predictor" in name)
+    assert {made[name].momentum for name in ("BYOL", "BYOL, no predictor")} == {0.99}
+    assert made["BYOL, target without delay"].momentum == 0
