@@ -285,11 +285,12 @@ def check(exercise_name: str, function: Callable) -> Verdict:
 
     The verdict's `.status` is "not attempted" (the stub is still there), "wrong" (with the misconception
     whose numbers the function reproduces, if one does, and the smallest input that shows it) or "right" (with
-    what that now guarantees). For Questions, whose answers are a dictionary, it says only whether all are
-    "answered": the grades tell which are right.
+    what that now guarantees). For Questions that are graded, whose answers are a dictionary, it says only
+    whether all are "answered": the grades tell which are right.
     """
     exercise = exercises.find(exercise_name)
-    verdict = _answered(exercise, function) if isinstance(exercise, Questions) else judge(exercise, function)
+    graded = isinstance(exercise, Questions) and exercise.graded
+    verdict = (_answered if graded else judge)(exercise, function)
     display(Shown(verdict._repr_html_(), repr(verdict)))
     return verdict
 

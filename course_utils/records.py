@@ -73,10 +73,15 @@ def load(name, folder=None) -> Record:
         content = json.loads(path.read_text(encoding="utf-8"))
         return Record(**content)
     except FileNotFoundError:
-        there = ", ".join(sorted(file.stem for file in folder.glob("*.json"))) or "none"
+        there = ", ".join(names(folder)) or "none"
         raise RecordError(f"there is no record {path}; there are: {there}.") from None
     except (ValueError, TypeError) as error:
         raise RecordError(f"{path} is not a whole record ({error}); restore it with git.") from error
+
+
+def names(folder=None) -> list[str]:
+    """The names of all records that are there, in alphabetical order."""
+    return sorted(path.stem for path in (folder or FOLDER).glob("*.json"))
 
 
 def merge(protocols, varied=()) -> dict:

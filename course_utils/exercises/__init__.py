@@ -7,6 +7,7 @@ that differs is the one shown.
 
 from course_utils.exercises import (
     clip,
+    evaluation,
     fused_kernels,
     infonce,
     lab06,
@@ -21,8 +22,8 @@ from course_utils.exercises import (
 from course_utils.exercises.exercise import Exercise, Questions
 
 MODULES = (
-    *(two_views, infonce, temperature, projection_head, moco, clip, mutual_information, without_negatives),
-    *(fused_kernels, lab06, lab07),
+    *(two_views, infonce, temperature, projection_head, moco, clip, mutual_information, evaluation),
+    *(without_negatives, fused_kernels, lab06, lab07),
 )
 EXERCISES = {exercise.name: exercise for module in MODULES for exercise in module.EXERCISES}
 

@@ -89,7 +89,7 @@ class Questions:
 
     choices: question -> what may be chosen. right: question -> the right choice, or the set of them; None
     where any choice will do, as in a prediction. misconceptions: a function answers -> bool each, in which
-    the answers of one question are a set.
+    the answers of one question are a set. graded: `check` keeps to itself what is right.
     """
 
     name: str
@@ -97,3 +97,4 @@ class Questions:
     right: dict[str, object] | None = None
     misconceptions: tuple[Misconception, ...] = ()
     guarantees: str = ""
+    graded: bool = True

@@ -3,7 +3,16 @@
 import argparse
 
 from course_utils import records
-from course_utils.experiments import cifar, clip, heads, lab06, moco, temperature, without_negatives
+from course_utils.experiments import (
+    cifar,
+    clip,
+    heads,
+    lab06,
+    moco,
+    temperature,
+    transfer,
+    without_negatives,
+)
 
 EXPERIMENTS = {
     function.__name__: function
@@ -22,6 +31,7 @@ EXPERIMENTS = {
         clip.clip_scenes,
         lab06.lab06_ranges,
         without_negatives.without_negatives,
+        transfer.transfer,
     )
 }
 

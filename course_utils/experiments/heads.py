@@ -191,22 +191,25 @@ class Rendered:
             for row in accuracies(make_features, *parts)
         ]
 
+    def run(self, condition, head, seed):
+        """The finished run of one condition; its checkpoint is kept, so a second call trains nothing."""
+        name = f"heads_{self.size}_{condition}_{head}_{seed}".replace(" ", "_")
+        return train_condition(self.recipe, self.pictures, condition, head, seed, name)
+
     def one_run(self, task):
         """The protocol and the readings of (condition, head, seed)."""
         condition, head, seed = task
-        name = f"heads_{self.size}_{condition}_{head}_{seed}".replace(" ", "_")
-        run = train_condition(self.recipe, self.pictures, condition, head, seed, name)
+        run = self.run(condition, head, seed)
         return run.protocol, [
             row
             for what, network in representations(run).items()
             for row in self.readings(what, read(network), condition, head, seed)
         ]
 
-    def ceiling(self, seed):
-        """The protocol of a supervised run, and the readings of its encoder before and after."""
-        make = partial(supervised, self.recipe)
-        run = trained(
-            make,
+    def supervised_run(self, seed):
+        """The finished run of the ceiling, told shape and hue; kept like the others."""
+        return trained(
+            partial(supervised, self.recipe),
             self.pictures,
             self.recipe.budget,
             seed=seed,
@@ -214,8 +217,16 @@ class Rendered:
             captions=torch.stack([self.pictures.labels[factor] for factor in FACTORS], dim=1),
             checkpoint=f"heads_{self.size}_labels_{seed}",
         )
+
+    def random_encoder(self, seed):
+        """The control: the encoder that the supervised run with this seed starts from."""
+        return seeded(partial(supervised, self.recipe), seed).encoder
+
+    def ceiling(self, seed):
+        """The protocol of a supervised run, and the readings of its encoder before and after."""
+        run = self.supervised_run(seed)
         return run.protocol, [
-            *self.readings("random encoder", read(seeded(make, seed).encoder), seed=seed),
+            *self.readings("random encoder", read(self.random_encoder(seed)), seed=seed),
             *self.readings("supervised", read(run.encoder), seed=seed),
         ]
 

@@ -1,4 +1,7 @@
-"""Each exercise of a notebook: its stub is "not attempted", its folded solution is "right"."""
+"""Each exercise of a notebook: its stub is "not attempted", its folded solution is "right".
+
+The answer is a function, or a dictionary of answers to questions.
+"""
 
 import ast
 import inspect
@@ -12,7 +15,7 @@ from course_utils.feedback import NOT_ATTEMPTED, RIGHT, check
 
 
 def exercises(notebook):
-    """(cell, exercise, name of the function, solution or None) of each `check("exercise", function)`."""
+    """(cell, exercise, name of the answer, solution or None) of each `check("exercise", answer)`."""
     found = [
         (place, node.args[0].value, node.args[1].id)
         for place, cell, tree in stored.code(notebook)
@@ -37,9 +40,24 @@ def solution_between(notebook, start, end):
 
 
 def definitions(tree):
-    """What a cell imports and defines, without what it computes or shows."""
+    """What a cell imports and defines, without what it computes or shows; a dictionary of constants too."""
     kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-    return compile(ast.Module([node for node in tree.body if isinstance(node, kept)], []), "cell", "exec")
+    body = [node for node in tree.body if isinstance(node, kept) or is_sheet(node)]
+    return compile(ast.Module(body, []), "cell", "exec")
+
+
+def is_sheet(node):
+    """Whether a statement gives a name to a dictionary of constants: a sheet of answers."""
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Dict)
+        and all(isinstance(part, ast.Constant) for part in (*node.value.keys, *node.value.values))
+    )
+
+
+def outline(answer):
+    """What the reader was given: a function's arguments, or the questions on a sheet."""
+    return list(answer) if isinstance(answer, dict) else inspect.signature(answer)
 
 
 def problems(notebook):
@@ -57,12 +75,12 @@ def problems(notebook):
                 f"cell {place}: {exercise} has no folded solution, ```python in <details>, before the next"
             )
             continue
-        arguments = inspect.signature(scope[name])
+        asked = outline(scope[name])
         exec(compile(solution, f"solution of {exercise}", "exec"), scope)
-        if inspect.signature(scope[name]) != arguments:
+        if outline(scope[name]) != asked:
             found.append(
-                f"cell {place}: {exercise} is {name}{arguments} in the stub, "
-                f"{name}{inspect.signature(scope[name])} in the solution"
+                f"cell {place}: {exercise} is {name}{asked} in the stub, "
+                f"{name}{outline(scope[name])} in the solution"
             )
         if (verdict := check(exercise, scope[name])).status != RIGHT:
             found.append(f"cell {place}: the solution of {exercise} is {verdict}")
@@ -107,6 +125,23 @@ SOLUTION = (
 
 def test_a_right_solution_passes():
     assert problems(stored.made((STUB,), "Some text.", SOLUTION)) == []
+
+
+SHEET = """from course_utils.feedback import check
+ticket = {"the encoder's input": ..., "the loss compares": ...}
+check("course_ticket", ticket)"""
+
+
+def test_a_sheet_of_answers_is_judged_as_well():
+    solution = """<details>
+```python
+ticket = {"the encoder's input": "z", "the loss compares": "z"}
+```
+</details>"""
+    found = problems(stored.made((SHEET,), solution))
+    assert len(found) == 1 and "the solution of course_ticket is" in found[0], found
+    found = problems(stored.made((SHEET,), solution.replace('"the loss compares": "z"', "")))
+    assert "in the solution" in found[0], found
 
 
 @pytest.mark.parametrize(
