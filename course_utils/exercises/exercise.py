@@ -18,8 +18,8 @@ class Misconception:
 
     also: the same mistake written differently, or with other constants. rounding: its wrong numbers are
     rounding errors, which differ from one way of writing to the next, so only the cases that come out wrong
-    are compared. behaves: for a mistake without numbers of its own, such as random ones: (the reader's
-    function, cases) -> whether it makes the mistake; then there is no `function`.
+    are compared. behaves: (the reader's function, cases) -> whether it makes the mistake, for one without
+    numbers of its own, such as random ones, or one that can be written in too many ways to list.
     """
 
     name: str

@@ -13,6 +13,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import nn
+from torch.nn.functional import normalize
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_utils.exercises import infonce, two_views
 from course_utils.exercises.exercise import Case, Exercise, Misconception, Questions
@@ -37,6 +39,14 @@ def _views_cases(seed):
     )
 
 
+def _whatever_the_policy(function, cases):
+    """Whether two policies give the same views."""
+    images, policy, _ = cases[0].fresh()
+    other = replace(policy, name="another", crop_scale=(0.1, 0.2), grey=1 - policy.grey)
+    pairs = (function(images, one, cases[0].fresh()[2]) for one in (policy, other))
+    return all(torch.equal(view, again) for view, again in zip(*pairs, strict=True))
+
+
 TWO_VIEWS = replace(
     two_views.TWO_VIEWS,
     name="lab06_two_views",
@@ -48,7 +58,7 @@ TWO_VIEWS = replace(
             "the policy that was given is not used",
             "The views come from one fixed policy. The comparison needs two: draw with the argument policy.",
             two_views.with_policy(POLICIES["simclr_cifar"]),
-            also=tuple(map(two_views.with_policy, POLICIES.values())),
+            behaves=_whatever_the_policy,
         ),
     ),
 )
@@ -99,7 +109,8 @@ def _features_cases(seed):
         with torch.no_grad():  # batch-norm statistics as after some training
             for part in images[:20].split(5):
                 method.train().project(as_views(part) * 0.8)
-        cases.append(Case({"method": method, "images": images[20:], "which": which}))
+        arguments = {"method": method, "images": images[20:], "which": which}
+        cases.append(Case(arguments, tolerance=1e-4))  # a network in float64 differs by its rounding
     return tuple(cases)
 
 
@@ -124,13 +135,32 @@ def _pixels_to_255(method, images, which):
     return _frozen_features(method, images * 255.0, which)
 
 
+def _z_normalised(method, images, _):
+    return normalize(_frozen_features(method, images, "z"), dim=1)
+
+
+def _takes_a_step(function, cases):
+    """An optimiser makes a step on the way, if only on a copy of the network."""
+    steps = []
+    handle = register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    try:
+        function(*cases[0].fresh())
+    finally:
+        handle.remove()
+    return bool(steps)
+
+
 def _do_not_follow_the_pictures(function, cases):
-    """Two calls differ, or other pictures give the same features."""
-    case = cases[0]
-    method, images, which = case.fresh()
-    first, second = (function(*case.fresh()) for _ in range(2))
+    """Two calls differ, or other pictures, or a network with other weights, give the same features."""
+    method, images, which = cases[0].fresh()
+    first, second = (function(*cases[0].fresh()) for _ in range(2))
     others = function(method, 255 - images, which)
-    return first.shape == second.shape and (not torch.allclose(first, second) or torch.equal(first, others))
+    for parameter in method.parameters():
+        parameter.data.neg_()
+    elsewhere = function(method, images, which)
+    return first.shape == second.shape and (
+        not torch.allclose(first, second) or torch.equal(first, others) or torch.equal(first, elsewhere)
+    )
 
 
 FEATURES = Exercise(
@@ -144,11 +174,18 @@ FEATURES = Exercise(
             "z is read where h is asked",
             "What the head returns is z. The representation h is what the encoder returns, before the head.",
             _always("z"),
+            also=(_z_normalised,),
         ),
         Misconception(
             "h is read where z is asked", "z is what the head makes of h: apply the head too.", _always("h")
         ),
         Misconception("h and z are mixed up", "h comes from the encoder, z from the head.", _other),
+        Misconception(
+            "the encoder is trained during the readout",
+            "An optimiser makes a step while the features are read. Frozen features are those of the network "
+            "as training left it.",
+            behaves=_takes_a_step,
+        ),
         Misconception(
             "the network is read in training mode",
             "Batch norm then uses the statistics of the pictures that happen to be read together, so a "
@@ -162,8 +199,8 @@ FEATURES = Exercise(
         ),
         Misconception(
             "random vectors passed off as features",
-            "What your function returns does not follow from the pictures. Features are what the encoder "
-            "makes of them.",
+            "What your function returns does not follow from pictures and weights. Features are what the "
+            "encoder makes of the pictures.",
             behaves=_do_not_follow_the_pictures,
         ),
     ),
@@ -180,20 +217,10 @@ FEATURES = Exercise(
 # The readout: features -> accuracy on the test part
 
 
-def _readout(features, labels, train, test, scaled=None, fitted=None, judged=None):
-    """Accuracy on `judged`, scaler fitted on `scaled`, classifier on `fitted`: test, train, train."""
-    scaled = train if scaled is None else scaled
-    fitted = train if fitted is None else fitted
-    judged = test if judged is None else judged
-    scaler = StandardScaler().fit(features[scaled])
-    model = LogisticRegression(max_iter=1000).fit(scaler.transform(features[fitted]), labels[fitted])
-    return torch.tensor(model.score(scaler.transform(features[judged]), labels[judged]))
-
-
-def _each_part_scaled_by_itself(features, labels, train, test):
-    model = LogisticRegression(max_iter=1000)
-    model.fit(StandardScaler().fit_transform(features[train]), labels[train])
-    return torch.tensor(model.score(StandardScaler().fit_transform(features[test]), labels[test]))
+def _readout(features, labels, train, test):
+    scaler = StandardScaler().fit(features[train])
+    model = LogisticRegression(max_iter=1000).fit(scaler.transform(features[train]), labels[train])
+    return torch.tensor(model.score(scaler.transform(features[test]), labels[test]))
 
 
 def _not_scaled(features, labels, train, test):
@@ -201,14 +228,8 @@ def _not_scaled(features, labels, train, test):
     return torch.tensor(model.score(features[test], labels[test]))
 
 
-def _parts(*, scaled="train", fitted="train", judged="test"):
-    """_readout with other parts: "train", "test" or "all"."""
-
-    def function(features, labels, train, test):
-        parts = {"train": train, "test": test, "all": torch.cat([train, test])}
-        return _readout(features, labels, train, test, parts[scaled], parts[fitted], parts[judged])
-
-    return function
+def accuracy_on_train(features, labels, train, test):
+    return _readout(features, labels, train, train)
 
 
 def _ignores_the_split(function, cases):
@@ -223,6 +244,46 @@ def _ignores_the_split(function, cases):
         other = function(features, labels, rows[: len(train)], rows[len(train) :])
         same.append(first == float(other))
     return all(same)
+
+
+def _among_each_other(change):
+    """Whether a change of some test rows alters how other test rows are judged.
+
+    Each test row counts for itself: what a change of one half does to the score is the same whether the other
+    half is changed as well. Not so if something was fitted on both.
+    """
+
+    def behaves(function, cases):
+        for case in cases:
+            features, labels, train, test = case.fresh()
+            scores = []
+            for changed in (test[:0], test[::2], test[1::2], test):
+                given = change(features.clone(), labels.clone(), changed)
+                scores.append(float(function(*given, train, test)))
+            neither, first, second, both = scores
+            if abs(neither + both - first - second) > 1e-4:
+                return True
+        return False
+
+    return behaves
+
+
+def _other_labels(features, labels, rows):
+    labels[rows] = (labels[rows] + 1) % 3
+    return features, labels
+
+
+def _other_features(features, labels, rows):
+    features[rows] = 3 * features[rows] + features.std(dim=0)
+    return features, labels
+
+
+def _counts_training_rows(function, cases):
+    """Something is right although the test rows' labels are such that no classifier could know."""
+    features, labels, train, test = cases[0].fresh()
+    given = float(function(features, labels.clone(), train, test))
+    labels[test] = 99
+    return 0 < float(function(features, labels, train, test)) <= given
 
 
 def _readout_case(seed):
@@ -252,8 +313,6 @@ def _readout_cases(seed):
     return tuple(_readout_case(draw.randrange(10**6)) for _ in range(3))
 
 
-accuracy_on_train = _parts(judged="train")
-
 READOUT = Exercise(
     name="lab06_readout",
     reference=_readout,
@@ -267,31 +326,22 @@ READOUT = Exercise(
             behaves=_ignores_the_split,
         ),
         Misconception(
+            "the readout is fitted on the test part",
+            "The labels of the rows that judge have been seen before: by the classifier, or by whoever chose "
+            "among several. Fit and choose on the rows in train alone.",
+            behaves=_among_each_other(_other_labels),
+        ),
+        Misconception(
             "accuracy on the training part",
             "Your accuracy is that of the rows the classifier was fitted on: it rewards learning by heart. "
             "Judge by the rows in test.",
-            accuracy_on_train,
-            also=(
-                _parts(judged="all"),
-                _parts(fitted="all", judged="train"),
-                _parts(scaled="all", judged="train"),
-            ),
-        ),
-        Misconception(
-            "the readout is fitted on the test part",
-            "The classifier has seen the rows that judge it. Fit it on the rows in train alone.",
-            _parts(fitted="test"),
-            also=tuple(
-                _parts(scaled=scaled, fitted=fitted)
-                for scaled, fitted in product(("train", "test", "all"), ("test", "all"))
-            ),
+            behaves=_counts_training_rows,
         ),
         Misconception(
             "the scaler is fitted on the test part",
             "Means and deviations of the test rows went into the features. Fit the scaler on the rows in "
             "train, then transform both parts with it.",
-            _parts(scaled="test"),
-            also=(_parts(scaled="all"), _each_part_scaled_by_itself),
+            behaves=_among_each_other(_other_features),
         ),
         Misconception(
             "the features are not scaled",

@@ -3,7 +3,7 @@
 import torch
 
 from course_utils.exercises.exercise import Case, Exercise, Misconception
-from course_utils.views import POLICIES, apply_view, draw_parameters
+from course_utils.views import POLICIES, Policy, apply_view, draw_parameters
 
 
 def _draw(images, policy, generator, count=None):
@@ -38,11 +38,19 @@ def _one_set_for_the_batch(images, policy, generator):
     )
 
 
-def _first_set_for_the_batch(images, policy, generator):
-    """As many sets are drawn as there are pictures, and the first is used for all."""
-    return tuple(
-        torch.cat([apply_view(image[None], parameters) for image in images])
-        for parameters in (_draw(images, policy, generator)[0], _draw(images, policy, generator)[0])
+def _same_views(function, cases):
+    """Whether both views are the same, or mirrored."""
+    view_a, view_b = function(*cases[-1].fresh())
+    return torch.equal(view_a, view_b) or torch.equal(view_a, view_b.flip(-1))
+
+
+def _alike_for_all(function, cases):
+    """Whether six copies of a picture come out alike in one of the views, and changed."""
+    images, policy, generator = cases[-1].fresh()
+    copies = images[:1].repeat(6, 1, 1, 1)
+    return any(
+        torch.equal(view, view[:1].expand_as(view)) and not torch.allclose(view, copies / 255, atol=1e-3)
+        for view in function(copies, policy, generator)
     )
 
 
@@ -69,6 +77,20 @@ def _picture_itself_as_view_b(images, policy, generator):
     return apply_view(images, _draw(images, policy, generator)), images / 255
 
 
+def _keeps_the_colours(one):
+    """Whether this view (0 or 1) is the picture where colours alone may change, and the other is not."""
+
+    def behaves(function, cases):
+        images, _, generator = cases[-1].fresh()
+        kept = [
+            torch.allclose(view, images / 255, atol=1e-3)
+            for view in function(images, COLOUR_ALONE, generator)
+        ]
+        return kept[one] and not kept[1 - one]
+
+    return behaves
+
+
 def with_policy(fixed):
     """Two views that come from this policy, whichever is given."""
     return lambda images, policy, generator: _two_views(images, fixed, generator)
@@ -86,6 +108,10 @@ def pictures_case(count, edge, policy, seed):
     return Case({"images": images, "policy": policy, "generator": torch.Generator().manual_seed(seed)})
 
 
+COLOUR_ALONE = Policy(
+    name="colour alone", source="Ours.", crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0.0, jitter=1.0,
+    brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1,
+)  # fmt: skip
 ONE_COLOUR_ONLY = (
     "One of the two views keeps its colours. Then both still share the picture's own light on one side: "
     "apply the whole policy to each view."
@@ -101,28 +127,18 @@ TWO_VIEWS = Exercise(
     ),
     misconceptions=(
         Misconception(
+            "one set of parameters for the whole batch",
+            "Every picture is cut and coloured alike. Draw as many parameters as there are pictures.",
+            _one_set_for_the_batch,
+            also=(_one_set_for_everything,),
+            behaves=_alike_for_all,
+        ),
+        Misconception(
             "the same parameters for both views",
             "Both views are one and the same picture, so finding the partner is trivial. Draw parameters "
             "twice from the generator, and do not seed it in between.",
             _same_parameters,
-        ),
-        Misconception(
-            "one set of parameters for the whole batch",
-            "Every picture is cut and coloured alike. Draw as many parameters as there are pictures.",
-            _one_set_for_the_batch,
-            also=(_first_set_for_the_batch, _one_set_for_everything),
-        ),
-        Misconception(
-            "colour jitter on view_a only",
-            ONE_COLOUR_ONLY,
-            _without(["colour"], "b"),
-            also=(_without(["colour", "grey"], "b"),),
-        ),
-        Misconception(
-            "colour jitter on view_b only",
-            ONE_COLOUR_ONLY,
-            _without(["colour"], "a"),
-            also=(_without(["colour", "grey"], "a"),),
+            behaves=_same_views,
         ),
         Misconception(
             "the second view is the picture itself",
@@ -134,6 +150,20 @@ TWO_VIEWS = Exercise(
             "view_b is a view of view_a: it can hold only what the first crop left. Make both from the "
             "picture.",
             _view_of_a_view,
+        ),
+        Misconception(
+            "colour jitter on view_a only",
+            ONE_COLOUR_ONLY,
+            _without(["colour"], "b"),
+            also=(_without(["colour", "grey"], "b"),),
+            behaves=_keeps_the_colours(1),
+        ),
+        Misconception(
+            "colour jitter on view_b only",
+            ONE_COLOUR_ONLY,
+            _without(["colour"], "a"),
+            also=(_without(["colour", "grey"], "a"),),
+            behaves=_keeps_the_colours(0),
         ),
     ),
     guarantees=(

@@ -9,9 +9,12 @@ import contextlib
 import hashlib
 import io
 import warnings
+from pathlib import Path
 
 from course_utils import exercises
 from course_utils.feedback import NOT_ATTEMPTED, RIGHT, WRONG, Verdict, judge
+
+PACKAGE = Path(exercises.__file__).parents[1]
 
 
 class NoPoints(Exception):
@@ -66,7 +69,7 @@ def grade(name: str, answer, seed: int | None = None) -> None:
         exercise = exercise.redrawn(seed)
     if answer is None:
         require(Verdict(name, NOT_ATTEMPTED, "There is no answer."))
-    if str(getattr(answer, "__module__", "")).startswith("course_utils."):
+    if of_the_course(answer):
         require(Verdict(name, WRONG, "This is a function of the course: write your own."))
     with quiet():
         try:
@@ -74,6 +77,20 @@ def grade(name: str, answer, seed: int | None = None) -> None:
         except SystemExit:
             verdict = Verdict(name, WRONG, "Your function ends the program; let it return instead.")
     require(verdict)
+
+
+def of_the_course(answer) -> bool:
+    """Whether an answer is a function of the course as it is, renamed, bound or wrapped.
+
+    Not one that a function of the student's own calls: a part may be looked up, the whole may not.
+    """
+    while inner := next(
+        (getattr(answer, name) for name in ("func", "__wrapped__", "__self__") if hasattr(answer, name)), None
+    ):
+        answer = inner
+    file = answer.__code__.co_filename if hasattr(answer, "__code__") else ""
+    module = getattr(answer, "__module__", None) or ""
+    return Path(file).is_relative_to(PACKAGE) or module.startswith("course_utils.")
 
 
 def require(verdict: Verdict) -> None:

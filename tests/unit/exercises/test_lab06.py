@@ -1,15 +1,23 @@
 """LAB 06's exercises at inputs that no check cell shows, and its questions."""
 
+import copy
+import functools
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from torch.nn.functional import normalize
 
 from course_utils.exercises import lab06
 from course_utils.feedback import ANSWERED, NOT_ATTEMPTED, RIGHT, WRONG, check, judge
+from course_utils.kernels import nt_xent
 from course_utils.labs.grading import NotAttempted, Wrong, grade, student_seed
+from course_utils.views import POLICIES, apply_view, draw_parameters
 
 FUNCTIONS = [lab06.TWO_VIEWS, lab06.LOSS, lab06.FEATURES, lab06.READOUT]
 SEEDS = (11, 12)
@@ -26,11 +34,8 @@ def test_other_inputs_tell_the_mistakes_apart_as_well(exercise, seed):
     assert str(redrawn.cases) != str(exercise.cases)
     assert judge(redrawn, redrawn.reference).status == RIGHT
     for mistake in exercise.misconceptions:
-        if not mistake.behaves:
+        if mistake.function:
             assert f"Misconception: {mistake.name}." in judge(redrawn, mistake.function).headline
-
-
-# Frozen features
 
 
 def named(exercise, function):
@@ -38,6 +43,95 @@ def named(exercise, function):
     verdict = judge(exercise.redrawn(SEEDS[0]), function)
     assert verdict.status == WRONG
     return verdict.headline
+
+
+# Two views: mistakes by what they do, in whatever order the parameters are drawn
+
+
+def drawn_for(images, policy, generator, count=None):
+    return draw_parameters(count or len(images), *images.shape[-2:], policy, generator)
+
+
+def seeded_anew(images, policy, generator):
+    views = (drawn_for(images, policy, torch.Generator().manual_seed(0)) for _ in "ab")
+    return tuple(apply_view(images, parameters) for parameters in views)
+
+
+def mirrored(images, policy, generator):
+    view_a = apply_view(images, drawn_for(images, policy, generator))
+    return view_a, view_a.flip(-1)
+
+
+def last_for_all(images, policy, generator):
+    last = torch.full((len(images),), -1)
+    return tuple(apply_view(images, drawn_for(images, policy, generator)[last]) for _ in "ab")
+
+
+def seeded_for_each_picture(images, policy, generator):
+    return tuple(
+        torch.cat(
+            [
+                apply_view(image[None], drawn_for(image[None], policy, torch.Generator().manual_seed(seed)))
+                for image in images
+            ]
+        )
+        for seed in (1, 2)
+    )
+
+
+def one_set_for_view_b_only(images, policy, generator):
+    parameters = drawn_for(images, policy, generator, count=1)
+    view_b = torch.cat([apply_view(image[None], parameters) for image in images])
+    return apply_view(images, drawn_for(images, policy, generator)), view_b
+
+
+def crop_alone_drawn_first(images, policy, generator):
+    plain = replace(policy, jitter=0.0, grey=0.0, blur=0.0)
+    view_b = apply_view(images, drawn_for(images, plain, generator))
+    return apply_view(images, drawn_for(images, policy, generator)), view_b
+
+
+def plain_view_a(images, policy, generator):
+    return crop_alone_drawn_first(images, replace(policy, flip=0.0), generator)[::-1]
+
+
+def a_policy_of_ones_own(images, policy, generator):
+    own = replace(POLICIES["strong"], crop_scale=(0.3, 0.9), grey=0.1)
+    return tuple(apply_view(images, drawn_for(images, own, generator)) for _ in "ab")
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (seeded_anew, "the same parameters for both views"),
+        (mirrored, "the same parameters for both views"),
+        (last_for_all, "one set of parameters for the whole batch"),
+        (seeded_for_each_picture, "one set of parameters for the whole batch"),
+        (one_set_for_view_b_only, "one set of parameters for the whole batch"),
+        (crop_alone_drawn_first, "colour jitter on view_a only"),
+        (plain_view_a, "colour jitter on view_b only"),
+        (a_policy_of_ones_own, "the policy that was given is not used"),
+    ],
+)
+def test_views_that_are_wrong_are_named(function, name):
+    assert f"Misconception: {name}." in named(lab06.TWO_VIEWS, function)
+
+
+def one_batch_of_both(images, policy, generator):
+    views = apply_view(images.repeat(2, 1, 1, 1), drawn_for(images, policy, generator, 2 * len(images)))
+    return views.chunk(2)
+
+
+def view_b_first(images, policy, generator):
+    return [apply_view(images, drawn_for(images, policy, generator)) for _ in "ba"][::-1]
+
+
+@pytest.mark.parametrize("function", [one_batch_of_both, view_b_first])
+def test_another_way_of_drawing_is_right(function):
+    assert judge(lab06.TWO_VIEWS.redrawn(SEEDS[0]), function).status == RIGHT
+
+
+# Frozen features
 
 
 def step(method, images, which):
@@ -56,7 +150,18 @@ def with_gradient(method, images, which):
     return method.eval().encoder(images / 255)
 
 
-@pytest.mark.parametrize("function", [step, training_mode, with_gradient])
+def step_on_a_copy(method, images, which):
+    return step(copy.deepcopy(method), images, which)
+
+
+def step_taken_back(method, images, which):
+    before = copy.deepcopy(method.state_dict())
+    answer = step(method, images, which)
+    method.load_state_dict(before)
+    return answer
+
+
+@pytest.mark.parametrize("function", [step, training_mode, with_gradient, step_on_a_copy, step_taken_back])
 def test_an_encoder_that_is_trained_is_named(function):
     assert "the encoder is trained during the readout" in named(lab06.FEATURES, function)
 
@@ -74,18 +179,87 @@ def nothing_but_zeros(method, images, which):
     return torch.zeros_like(lab06.FEATURES.reference(method, images, which))
 
 
-@pytest.mark.parametrize("function", [drawn, drawn_with_a_seed, nothing_but_zeros])
+def seeded_by_the_picture(method, images, which):
+    width = lab06.FEATURES.reference(method, images, which).shape[1]
+    seeds = (int(image.sum(dtype=torch.long)) for image in images)
+    return torch.stack([torch.randn(width, generator=torch.Generator().manual_seed(s)) for s in seeds])
+
+
+def random_projection(method, images, which):
+    width = lab06.FEATURES.reference(method, images, which).shape[1]
+    pixels = images.flatten(1) / 255
+    return pixels @ torch.randn(pixels.shape[1], width, generator=torch.Generator().manual_seed(1))
+
+
+def random_network(method, images, which):
+    torch.manual_seed(1)
+    method = copy.deepcopy(method)
+    for parameter in method.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return lab06.FEATURES.reference(method, images, which)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        drawn,
+        drawn_with_a_seed,
+        nothing_but_zeros,
+        seeded_by_the_picture,
+        random_projection,
+        random_network,
+    ],
+)
 def test_random_vectors_are_named(function):
     assert "random vectors passed off as features" in named(lab06.FEATURES, function)
 
 
-def test_a_network_may_be_left_in_evaluation_mode_or_not():
-    def restored(method, images, which):
-        answer = lab06.FEATURES.reference(method, images, which)
-        method.train()
-        return answer
+def normalised_z(method, images, which):
+    return normalize(lab06.FEATURES.reference(method, images, "z"), dim=1)
 
-    assert judge(lab06.FEATURES, restored).status == RIGHT
+
+def z_through_project(method, images, which):
+    with torch.no_grad():
+        return method.eval().project(images / 255).double()
+
+
+@pytest.mark.parametrize("function", [normalised_z, z_through_project])
+def test_z_for_h_is_named(function):
+    assert "z is read where h is asked" in named(lab06.FEATURES, function)
+
+
+def left_in_training_mode(method, images, which):
+    answer = lab06.FEATURES.reference(method, images, which)
+    method.train()
+    return answer
+
+
+def in_float64(method, images, which):
+    return lab06.FEATURES.reference(copy.deepcopy(method).double(), images.double(), which)
+
+
+def frozen_by_flags(method, images, which):
+    h = method.eval().requires_grad_(False).encoder(images / 255)
+    return h if which == "h" else method.head(h)
+
+
+def picture_by_picture(method, images, which):
+    network = method.eval().encoder if which == "h" else method.eval().project
+    return torch.cat([network(image[None] / 255).detach() for image in images])
+
+
+@pytest.mark.parametrize("function", [left_in_training_mode, in_float64, frozen_by_flags, picture_by_picture])
+def test_another_way_of_reading_is_right(function):
+    assert judge(lab06.FEATURES, function).status == RIGHT
+
+
+def test_half_a_function_is_wrong_and_told_what_is_missing():
+    def h_only(method, images, which):
+        if which == "z":
+            raise NotImplementedError
+        return lab06.FEATURES.reference(method, images, which)
+
+    assert "A part is not written yet" in named(lab06.FEATURES, h_only)
 
 
 # The readout
@@ -111,6 +285,90 @@ def test_a_split_of_ones_own_is_named(random_state, share):
         return lab06.READOUT.reference(features, labels, *map(torch.tensor, rows))
 
     assert "different splits between conditions" in named(lab06.READOUT, own_split)
+
+
+def accuracy(features, labels, fitted, judged, scaled=None):
+    """Fitted on some rows and judged by others; the scaler on those that are fitted, or on `scaled`."""
+    scaler = StandardScaler().fit(features[fitted if scaled is None else scaled])
+    model = LogisticRegression(max_iter=1000).fit(scaler.transform(features[fitted]), labels[fitted])
+    return model.score(scaler.transform(features[judged]), labels[judged])
+
+
+def whole(train, test):
+    return torch.cat([train, test])
+
+
+def scaled_by_another_range(features, labels, train, test):
+    scaled = torch.tensor(MinMaxScaler().fit_transform(features))
+    return (
+        LogisticRegression(max_iter=1000).fit(scaled[train], labels[train]).score(scaled[test], labels[test])
+    )
+
+
+def each_part_by_itself(features, labels, train, test):
+    scaled = features.clone()
+    for rows in (train, test):
+        scaled[rows] = (features[rows] - features[rows].mean(dim=0)) / features[rows].std(dim=0)
+    return (
+        LogisticRegression(max_iter=1000).fit(scaled[train], labels[train]).score(scaled[test], labels[test])
+    )
+
+
+def best_of_several(features, labels, train, test):
+    scaler = StandardScaler().fit(features[train])
+    x = torch.tensor(scaler.transform(features))
+    fits = (LogisticRegression(C=c, max_iter=1000).fit(x[train], labels[train]) for c in (1e-3, 0.1, 10))
+    return max(fit.score(x[test], labels[test]) for fit in fits)
+
+
+def cross_validated_on_test(features, labels, train, test):
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    return cross_val_score(model, features[test].numpy(), labels[test].numpy(), cv=4).mean()
+
+
+def with_parts(**chosen):
+    """`accuracy` with rows that are chosen from (train, test)."""
+
+    def function(features, labels, train, test):
+        parts = {"fitted": lambda train, _: train, "judged": lambda _, test: test} | chosen
+        return accuracy(features, labels, **{name: rows(train, test) for name, rows in parts.items()})
+
+    return function
+
+
+def only_test(train, test):
+    return test
+
+
+def only_train(train, test):
+    return train
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (with_parts(scaled=only_test), "the scaler is fitted on the test part"),
+        (with_parts(scaled=whole), "the scaler is fitted on the test part"),
+        (scaled_by_another_range, "the scaler is fitted on the test part"),
+        (each_part_by_itself, "the scaler is fitted on the test part"),
+        (with_parts(fitted=only_test), "the readout is fitted on the test part"),
+        (with_parts(fitted=whole), "the readout is fitted on the test part"),
+        (with_parts(fitted=whole, scaled=only_train), "the readout is fitted on the test part"),
+        (with_parts(fitted=only_test, judged=only_train), "the readout is fitted on the test part"),
+        (best_of_several, "the readout is fitted on the test part"),
+        (cross_validated_on_test, "the readout is fitted on the test part"),
+        (with_parts(judged=only_train), "accuracy on the training part"),
+        (with_parts(judged=whole), "accuracy on the training part"),
+        (
+            lambda *given: (with_parts(judged=only_train)(*given) + with_parts(judged=only_test)(*given)) / 2,
+            "accuracy on the training part",
+        ),
+    ],
+)
+def test_a_readout_that_is_wrong_is_named(function, name, seed):
+    verdict = judge(lab06.READOUT.redrawn(seed), function)
+    assert f"Misconception: {name}." in verdict.headline
 
 
 # Questions
@@ -206,6 +464,10 @@ def test_grading_is_quiet_and_says_one_line(capsys):
         (lambda *_: sys.exit(), Wrong),
         (3, Wrong),
         (lab06.FEATURES.reference, Wrong),
+        (functools.partial(lab06.FEATURES.reference), Wrong),
+        (lab06.FEATURES.reference.__call__, Wrong),
+        (torch.no_grad()(lab06.FEATURES.reference), Wrong),
+        (functools.partial(nt_xent), Wrong),
     ],
 )
 def test_what_gives_no_points_is_one_line_without_the_inputs(answer, kind):
@@ -213,6 +475,22 @@ def test_what_gives_no_points_is_one_line_without_the_inputs(answer, kind):
         grade("lab06_frozen_features", answer, seed=1)
     assert "\n" not in str(raised.value) and "Smallest input" not in str(raised.value)
     assert raised.value._render_traceback_() == [f"{kind.__name__}: {raised.value}"]
+
+
+def test_a_function_of_ones_own_may_be_wrapped():
+    @torch.inference_mode()
+    def own(method, images, which):
+        return lab06.FEATURES.reference(method, images, which).clone()
+
+    grade("lab06_frozen_features", functools.partial(own), seed=1)
+
+
+def test_a_function_of_the_course_stays_one_under_another_name():
+    reference = lab06.FEATURES.reference
+    other = type(reference)(reference.__code__, reference.__globals__)
+    other.__module__ = "__main__"
+    with pytest.raises(Wrong, match="write your own"):
+        grade("lab06_frozen_features", other, seed=1)
 
 
 def test_a_seed_for_each_student():
