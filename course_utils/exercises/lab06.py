@@ -417,7 +417,7 @@ EVIDENCE = Questions(
         Misconception(
             "one cell is no comparison",
             "Each claim compares two cells of the table: list both.",
-            lambda given: any(len(cells) != 2 for cells in given.values() if cells <= set(CELLS)),
+            lambda given: any(len(cells) == 1 for cells in given.values() if cells <= set(CELLS)),
         ),
     ),
     guarantees="Each claim rests on two cells that differ in what the claim is about, and in nothing else.",

@@ -125,7 +125,7 @@ def supervised(recipe):
 
 
 def train_condition(recipe, pictures, condition, head, seed, checkpoint=None):
-    """The finished run of one condition, the one call that the record, notebook 04 and LAB 06 train with."""
+    """The finished run of one condition, the one call that the record and notebook 04 train with."""
     return trained(
         partial(simclr, recipe, head),
         pictures,

@@ -4,17 +4,18 @@ pictures --two_views--> v, v' --encoder, head--> z --loss--> update        (a st
 pictures --encoder--> h --head--> z --readout--> accuracy                  (a student's readout)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
-from torch.nn.functional import normalize
+from torch.nn.functional import cosine_similarity, normalize
 
 from course_utils import records, training
 from course_utils.exercises import lab06 as exercises
+from course_utils.experiments.heads import CONDITIONS
 from course_utils.feedback import NOT_ATTEMPTED, RIGHT, WRONG, Verdict
 from course_utils.images import shapes
 from course_utils.images.pictures import Pictures
@@ -22,27 +23,10 @@ from course_utils.labs.grading import quiet, require, student_seed
 from course_utils.networks import ProjectionHead, SmallEncoder
 from course_utils.runtime import generator
 from course_utils.show import figures
-from course_utils.training import Budget, SimCLR
-from course_utils.views import Policy
+from course_utils.training import Budget, SimCLR, seeded
 
-JITTER = Policy(
-    name="jitter",
-    source="Ours: a crop that leaves most of the picture, flip, colours turned by any angle, sometimes grey.",
-    crop_scale=(0.5, 1.0),
-    jitter=1.0,
-    brightness=0.4,
-    contrast=0.4,
-    saturation=0.4,
-    hue=0.5,
-    grey=0.2,
-)
-POLICIES = {
-    "jitter": JITTER,
-    "no jitter": replace(
-        JITTER, name="no jitter", source="Ours: the same crop and flip.", jitter=0.0, grey=0.0
-    ),
-}
-BUDGET = Budget(epochs=8, batch=64, rate=4e-3)
+POLICIES = {"jitter": CONDITIONS["colour jitter"], "no jitter": CONDITIONS["no colour jitter"]}
+BUDGET = Budget(epochs=12, batch=64, rate=3e-3)
 TRAINED_ON, READ_ON, FIT_ON, EDGE = 4096, 3000, 1500, 24
 TEMPERATURE = 0.1
 LABELS = ("shape", "hue")
@@ -51,6 +35,8 @@ RECORD = "lab06"
 # How far from the record's mean an accuracy may lie: wide, so that no right code loses its points to a seed.
 # Untrained encoders and views without jitter still lie outside.
 REACH = 0.25
+# The cosine of a trained network's weights with those at its start: 1 without training, 0 with another id's.
+KIN = (0.1, 0.99)
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,9 @@ class YourSimCLR(SimCLR):
     """SimCLR with a student's two functions: the pictures come as they are, the views are drawn here."""
 
     def __init__(self, two_views, loss, policy, seed):
-        super().__init__(SmallEncoder(), ProjectionHead("mlp", width_in=SmallEncoder.width), TEMPERATURE)
+        # An extra convolution, so that one place of the last map sees a whole shape, as in notebook 04.
+        encoder = SmallEncoder(extra=1)
+        super().__init__(encoder, ProjectionHead("mlp", encoder.width), TEMPERATURE)
         self.two_views, self.pair_loss, self.policy = two_views, loss, policy
         self.generator = generator(seed)
 
@@ -104,6 +92,20 @@ def train(two_views, loss, pictures, policy, seed):
         return YourSimCLR(two_views, loss, policy, seed)
 
     return training.train(make, pictures, BUDGET, seed=seed, policy=None, device="cpu")
+
+
+def start(seed) -> SimCLR:
+    """The method of a seed's two runs before the first step."""
+    return seeded(lambda: YourSimCLR(None, None, None, seed), seed)
+
+
+def kinship(method, seed) -> float:
+    """The cosine of a network's weights with those that the seed's runs start from; batch norm left out."""
+    mine, first = (
+        torch.cat([p.detach().flatten() for p in one.parameters() if p.ndim > 1])
+        for one in (method, start(seed))
+    )
+    return cosine_similarity(mine, first, dim=0).item()
 
 
 def compare(frozen_features, readout, methods, data) -> pd.DataFrame:
@@ -146,13 +148,17 @@ def judge_table(table, methods, student_id) -> Verdict:
     if table is None or methods is None:
         return Verdict(name, NOT_ATTEMPTED, "There is no table: the training or the comparison did not run.")
     with quiet():
-        own = data(student_seed(student_id))
+        seed = student_seed(student_id)
+        own = data(seed)
         try:
+            problems = [not_yours(condition, methods[condition], seed) for condition in POLICIES]
             given = pd.DataFrame(table).loc[list(ROWS), list(LABELS)].astype(float)
             right = reference_table({condition: methods[condition] for condition in POLICIES}, own)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}".splitlines()[0]
             return Verdict(name, WRONG, f"The table or its encoders cannot be read ({problem}).")
+        if any(problems):
+            return Verdict(name, WRONG, next(filter(None, problems)))
         if not close(given, right):
             return Verdict(name, WRONG, why(given, right, methods, own))
     expected = ranges()
@@ -165,6 +171,22 @@ def judge_table(table, methods, student_id) -> Verdict:
             )
             return Verdict(name, WRONG, headline)
     return Verdict(name, RIGHT, "The table is that of your own encoders, and right code ends there.")
+
+
+def not_yours(condition, method, seed):
+    """What is wrong with a network that the seed's run should have trained, or ""."""
+    low, high = KIN
+    if (found := kinship(method, seed)) > high:
+        return (
+            f"Misconception: random vectors passed off as features. The network {condition!r} is as it "
+            "started, so its features are those of random weights."
+        )
+    if found < low:
+        return (
+            f"The network {condition!r} did not start from the weights of your id: train it with your own "
+            "STUDENT_ID and SEED."
+        )
+    return ""
 
 
 def close(given, right):

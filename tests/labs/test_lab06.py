@@ -1,6 +1,7 @@
 """LAB 06 through nbgrader: right and wrong submissions, what they cost, and what students get to read."""
 
 import re
+from copy import deepcopy
 
 import pandas as pd
 import pytest
@@ -11,7 +12,6 @@ from course_utils import records
 from course_utils.exercises import lab06 as exercises
 from course_utils.labs import build, lab06
 from course_utils.labs.grading import student_seed
-from course_utils.training import seeded
 
 LAB = "lab06"
 RIGHT = solutions(LAB)
@@ -327,9 +327,19 @@ def test_feedback_names_the_mistake_and_hides_the_tests(course, student):
 @pytest.fixture(scope="module")
 def untrained():
     seed = student_seed("somebody")
-    return {
-        name: seeded(lambda: lab06.YourSimCLR(None, None, None, 0), seed).eval() for name in lab06.POLICIES
-    }
+    return {name: lab06.start(seed).eval() for name in lab06.POLICIES}
+
+
+@pytest.fixture(scope="module")
+def astray(untrained):
+    """Networks that left their start without having learned anything."""
+    methods = deepcopy(untrained)
+    for number, method in enumerate(methods.values()):
+        draw = torch.Generator().manual_seed(number)
+        for parameter in method.parameters():
+            if parameter.ndim > 1:
+                parameter.data += parameter.std() * torch.randn(parameter.shape, generator=draw)
+    return methods
 
 
 def judged(table, methods):
@@ -345,32 +355,47 @@ def test_the_range_holds_every_seed_of_the_record_and_no_other_policy():
     assert without["accuracy"].min() > expected["high"]["jitter z", "hue"]
 
 
-def test_an_untrained_encoder_is_out_of_range(untrained):
+def test_an_untrained_encoder_is_named(untrained, astray):
     data = lab06.data(student_seed("somebody"))
-    verdict = judged(lab06.reference_table(untrained, data), untrained)
+    one_of_two = {**astray, "no jitter": untrained["no jitter"]}
+    for methods in (untrained, one_of_two):
+        verdict = judged(lab06.reference_table(methods, data), methods)
+        assert verdict.status == "wrong" and "random vectors passed off as features" in verdict.headline
+
+
+def test_another_students_networks_are_found(astray):
+    seed = student_seed("somebody else")
+    table = lab06.reference_table(astray, lab06.data(seed))
+    verdict = lab06.judge_table(table, astray, "somebody else")
+    assert verdict.status == "wrong" and "did not start from the weights of your id" in verdict.headline
+
+
+def test_networks_that_learned_nothing_are_out_of_range(astray):
+    data = lab06.data(student_seed("somebody"))
+    verdict = judged(lab06.reference_table(astray, data), astray)
     assert verdict.status == "wrong" and "right code gives that with no seed" in verdict.headline
 
 
-def test_a_table_of_something_else_is_found(untrained):
+def test_a_table_of_something_else_is_found(astray):
     data = lab06.data(student_seed("somebody"))
-    right = lab06.reference_table(untrained, data)
+    right = lab06.reference_table(astray, data)
     tables = {
         "random vectors": lab06.compare(
             lambda method, images, which: torch.randn(len(images), 8),
-            exercises.READOUT.reference, untrained, data,
+            exercises.READOUT.reference, astray, data,
         ),
         "accuracy on the training part": lab06.compare(
-            exercises.FEATURES.reference, exercises.accuracy_on_train, untrained, data
+            exercises.FEATURES.reference, exercises.accuracy_on_train, astray, data
         ),
         "z is read where h is asked": lab06.compare(
             lambda method, images, which: exercises.FEATURES.reference(method, images, "z"),
-            exercises.READOUT.reference, untrained, data,
+            exercises.READOUT.reference, astray, data,
         ),
         "is not that of your encoders": right + 0.2,
         "cannot be read": pd.DataFrame({"shape": [1.0]}),
     }  # fmt: skip
     for message, table in tables.items():
-        verdict = judged(table, untrained)
+        verdict = judged(table, astray)
         assert verdict.status == "wrong" and message in verdict.headline
 
 
