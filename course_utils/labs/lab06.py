@@ -32,9 +32,9 @@ TEMPERATURE = 0.1
 LABELS = ("shape", "hue")
 ROWS = tuple(f"{condition} {which}" for condition, which in product(POLICIES, "hz"))
 RECORD = "lab06"
-# How far from the record's mean an accuracy may lie: wide, so that no right code loses its points to a seed.
-# Untrained encoders and views without jitter still lie outside.
-REACH = 0.25
+# How far from the record's mean an accuracy may lie: three times as far as any right run did, so that none
+# loses its points to a seed or a machine. Untrained encoders and views without jitter lie outside.
+REACH = 0.15
 # The cosine of a trained network's weights with those at its start: 1 without training, 0 with another id's.
 KIN = (0.1, 0.99)
 
