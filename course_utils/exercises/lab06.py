@@ -310,7 +310,7 @@ def _readout_case(seed):
 
 def _readout_cases(seed):
     draw = random.Random(seed)
-    return tuple(_readout_case(draw.randrange(10**6)) for _ in range(3))
+    return tuple(_readout_case(draw.randrange(10**6)) for _ in range(5))
 
 
 READOUT = Exercise(
