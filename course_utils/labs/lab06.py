@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import cosine_similarity, normalize, pad
 
 from course_utils import records, training
 from course_utils.exercises import lab06 as exercises
@@ -252,16 +252,26 @@ def spaces(frozen_features, methods, data) -> dict[str, torch.Tensor]:
     }
 
 
+COUNTED = ("nearest", "second", "third", "fourth", "fifth")
+
+
 def draw_neighbours(spaces, data, number) -> str:
-    """A picture and its five nearest neighbours in each space, as HTML."""
-    rows, titles = [], []
-    for name, features in spaces.items():
+    """A picture and its five nearest neighbours in each space, a row each, as HTML."""
+    rows = []
+    for features in spaces.values():
         order = (features @ features[number]).argsort(descending=True)
-        nearest = torch.cat([torch.tensor([number]), order[order != number][:5]])
-        rows.append(data.probe.images[nearest] / 255)
-        titles += [name, *[""] * 5]
+        rows.append(torch.cat([torch.tensor([number]), order[order != number][:5]]))
+    framed = pad(data.probe.images[torch.stack(rows)] / 255, (1, 1, 1, 1), value=1.0)
+    # One image of all: an axes for each of 24 pictures would draw too slowly for a slider.
+    high, wide, _, edge, _ = framed.shape
+    figure, axes = figures.new_figure(7, 4.5)
+    axes.imshow(framed.permute(0, 3, 1, 4, 2).reshape(high * edge, wide * edge, 3), interpolation="nearest")
+    axes.set_xticks([edge * (place + 0.5) for place in range(wide)], ["picture", *COUNTED])
+    axes.set_yticks([edge * (place + 0.5) for place in range(high)], spaces)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    axes.grid(False)
     shape, hue = (data.probe[number : number + 1].named(label)[0] for label in LABELS)
-    figure = figures.image_grid(torch.cat(rows), titles, columns=6, edge=1.3)
     alt = f"A {hue} {shape} and its five nearest neighbours in four spaces: {', '.join(spaces)}."
     return f'<p role="status">a {hue} {shape}</p>' + figures.picture(figure, alt).data
 
