@@ -66,18 +66,25 @@ class Split(NamedTuple):
 
 
 def linear(split, penalties=PENALTIES):
-    """Test accuracy of a multinomial logistic regression on standardised features.
+    """Test accuracy of the linear readout that `fitted` makes of the training part.
 
-    split: Split. penalties: what the squared length of the coefficients may weigh beside the mean loss. Of
-    several one is chosen on a fifth of the training part: from the largest down, as long as the accuracy
-    there does not fall. Then all of the training part is fitted with it. Means and standard deviations come
-    from the part that is fitted, never from the one that judges.
+    split: Split. penalties: those that `fitted` chooses from.
+    """
+    return fitted(split, penalties).score(split.test_features.numpy(), split.test_labels.numpy())
+
+
+def fitted(split, penalties=PENALTIES):
+    """A multinomial logistic regression on standardised features, fitted on the training part of a split.
+
+    penalties: what the squared length of the coefficients may weigh beside the mean loss. Of several one is
+    chosen on a fifth of the training part: from the largest down, as long as the accuracy there does not
+    fall. Then all of the training part is fitted with it. Means and standard deviations come from the part
+    that is fitted, never from the one that judges. Returns a scikit-learn pipeline: `.predict(features)`.
     """
     x, y = split.features.numpy(), split.labels.numpy()
     with threadpool_limits(1):  # the same on any number of cores, and on small features faster
         penalty = penalties[0] if len(penalties) == 1 else chosen(x, y, penalties)
-        fitted = classifier(penalty, len(x)).fit(x, y)
-    return fitted.score(split.test_features.numpy(), split.test_labels.numpy())
+        return classifier(penalty, len(x)).fit(x, y)
 
 
 def chosen(x, y, penalties):
@@ -99,10 +106,13 @@ def classifier(penalty, count):
 
 def knn(split, neighbours=20):
     """Test accuracy of a vote among the nearest training pictures, nearest by cosine; each has one vote."""
-    model = KNeighborsClassifier(neighbours, metric="cosine").fit(
-        split.features.numpy(), split.labels.numpy()
-    )
-    return model.score(split.test_features.numpy(), split.test_labels.numpy())
+    return voters(split, neighbours).score(split.test_features.numpy(), split.test_labels.numpy())
+
+
+def voters(split, neighbours=20):
+    """The vote of the nearest training pictures as a scikit-learn classifier: `.predict(features)`."""
+    model = KNeighborsClassifier(neighbours, metric="cosine")
+    return model.fit(split.features.numpy(), split.labels.numpy())
 
 
 class Interval(NamedTuple):

@@ -307,6 +307,7 @@ def train(
     device=None,
     half=None,
     watch=None,
+    progress=True,
 ) -> Run:
     """Train a method on pairs made from pictures.
 
@@ -318,7 +319,8 @@ def train(
     data/cache/runs that is written after each epoch; where it is there already, the run goes on from it.
     device: by default runtime.device(). half: bfloat16 autocast, by default on a GPU only. On a CPU with two
     torch threads or more, a thread of its own draws each batch while the one before it is learned from.
-    watch: called with the method after every step, to measure something on the way.
+    watch: called with the method after every step, to measure something on the way. progress: whether to show
+    a bar; not where several runs go at once, whose bars would write over one another.
 
     An interruption (Ctrl-C, or the kernel's interrupt) returns what is there; the same call with a checkpoint
     goes on from the last whole epoch. On a CPU with the same number of threads the same arguments give the
@@ -344,7 +346,7 @@ def train(
     draw = partial(draw_pair, images, captions, view=view)
     save = partial(save_checkpoint, file, state, definition) if file else lambda: None
     try:
-        learn(state, draw, len(images), budget, device, half, save, watch or (lambda method: None))
+        learn(state, draw, len(images), budget, device, half, save, watch or (lambda method: None), progress)
     except KeyboardInterrupt:
         print(f"Interrupted after step {state.step} of {total}; the run holds what was learned so far.")
     return Run(
@@ -376,16 +378,19 @@ class State:
         return len(self.losses)
 
 
-def learn(state, draw, count, budget, device, half, save, watch):
+def learn(state, draw, count, budget, device, half, save, watch, progress):
     """The loop: step by step, epoch by epoch, from where the state is to the end of the budget.
 
     draw: int64 [batch], places of pictures -> a batch of pairs. count: the number of pictures. save: called
-    after each epoch. watch: called with the method after each step.
+    after each epoch. watch: called with the method after each step. progress: whether to show a bar.
     """
     total = budget.steps(count)
     began = time.perf_counter() - state.seconds
-    progress = {"initial": state.step * budget.batch, "total": total * budget.batch, "unit": " pictures"}
-    with tqdm(**progress, unit_scale=True) as bar, ahead(draw, device) as draw_in_turn:
+    counts = {"initial": state.step * budget.batch, "total": total * budget.batch, "unit": " pictures"}
+    with (
+        tqdm(**counts, unit_scale=True, disable=not progress) as bar,
+        ahead(draw, device) as draw_in_turn,
+    ):
         while state.step < total:
             order = torch.randperm(count, generator=state.generator)[: count // budget.batch * budget.batch]
             for pair in draw_in_turn(order.split(budget.batch)):

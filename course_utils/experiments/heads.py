@@ -124,15 +124,18 @@ def supervised(recipe):
     return Supervised(recipe.encoder(), [len(shapes.SHAPES), len(shapes.HUES)])
 
 
-def train_condition(recipe, pictures, condition, head, seed, checkpoint=None):
-    """The finished run of one condition, the one call that the record and notebook 04 train with."""
+def train_condition(recipe, pictures, condition, head, seed, **options):
+    """The finished run of one condition, the one call that the records and notebook 04 train with.
+
+    options: for training.train, such as a checkpoint.
+    """
     return trained(
         partial(simclr, recipe, head),
         pictures,
         recipe.budget,
         seed=seed,
         policy=CONDITIONS[condition],
-        checkpoint=checkpoint,
+        **options,
     )
 
 
@@ -194,7 +197,7 @@ class Rendered:
     def run(self, condition, head, seed):
         """The finished run of one condition; its checkpoint is kept, so a second call trains nothing."""
         name = f"heads_{self.size}_{condition}_{head}_{seed}".replace(" ", "_")
-        return train_condition(self.recipe, self.pictures, condition, head, seed, name)
+        return train_condition(self.recipe, self.pictures, condition, head, seed, checkpoint=name)
 
     def one_run(self, task):
         """The protocol and the readings of (condition, head, seed)."""
@@ -343,7 +346,7 @@ def heads_cifar(seeds=range(3)):
     def one_run(task):
         condition, _, seed = task
         name = f"heads_cifar_{size}_{condition}_{seed}".replace(" ", "_")
-        run = train_condition(recipe, pictures, condition, "mlp", seed, name)
+        run = train_condition(recipe, pictures, condition, "mlp", seed, checkpoint=name)
         results = [
             row
             for what, network in representations(run).items()

@@ -59,7 +59,7 @@ SETTINGS = {
 OUTPUT = "xpath=ancestor::*[contains(concat(' ', @class, ' '), ' jp-OutputArea-output ')]"
 LATER = 400  # milliseconds in which a result that comes twice would come again
 MILLISECONDS = 300  # from a key press to the changed table
-SECONDS = 120  # for all cells of a notebook
+SECONDS = 240  # for all cells of a notebook, two encoders trained among them
 
 # Waits for the kernel, runs all cells as the menu does, and waits for the last one.
 RUN_ALL = """async seconds => {

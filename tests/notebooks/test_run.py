@@ -37,7 +37,7 @@ class Run:
 
 def run(notebook, folder, data):
     """nbval on a copy of one notebook in a folder that holds nothing else, below course_utils as at home."""
-    home = folder / "notebooks"
+    home, budget = folder / "notebooks", SECONDS.get(notebook.stem, 60)
     home.mkdir()
     (folder / "course_utils").symlink_to(ROOT / "course_utils")
     copy = Path(shutil.copy(notebook, home))
@@ -55,7 +55,7 @@ def run(notebook, folder, data):
         *[sys.executable, "-m", "pytest", "--nbval", f"--nbval-sanitize-with={HERE / 'sanitize.cfg'}"],
         *[
             "--nbval-current-env",
-            "--nbval-cell-timeout=60",
+            f"--nbval-cell-timeout={budget}",
             "-p",
             "no:cacheprovider",
             "--color=no",
@@ -81,7 +81,7 @@ def run(notebook, folder, data):
         **json.loads(report.read_text()),
         report="\n".join(lines[-150:]),
         left_behind=tuple(changed + left),
-        budget=SECONDS.get(notebook.stem, 60),
+        budget=budget,
     )
 
 

@@ -699,6 +699,11 @@ def test_progress_shows_loss_rate_and_time_left(capsys):
     assert re.search(r"192/192 \[\d\d:\d\d<\d\d:\d\d, .* pictures/s, loss=\d\.\d{3}\]", bar)
 
 
+def test_a_run_among_several_shows_no_bar(capsys):
+    assert run_of("SimCLR", progress=False).finished
+    assert capsys.readouterr().err == ""
+
+
 def test_progress_can_be_switched_off():
     code = (
         "from course_utils.images import shapes; from course_utils.training import *; "
