@@ -386,11 +386,10 @@ def learn(state, draw, count, budget, device, half, save, watch, progress):
     """
     total = budget.steps(count)
     began = time.perf_counter() - state.seconds
-    counts = {"initial": state.step * budget.batch, "total": total * budget.batch, "unit": " pictures"}
-    with (
-        tqdm(**counts, unit_scale=True, disable=not progress) as bar,
-        ahead(draw, device) as draw_in_turn,
-    ):
+    looks = {"initial": state.step * budget.batch, "total": total * budget.batch, "unit": " pictures"}
+    if not progress:
+        looks["disable"] = True  # False would override the environment's TQDM_DISABLE
+    with tqdm(**looks, unit_scale=True) as bar, ahead(draw, device) as draw_in_turn:
         while state.step < total:
             order = torch.randperm(count, generator=state.generator)[: count // budget.batch * budget.batch]
             for pair in draw_in_turn(order.split(budget.batch)):
