@@ -79,7 +79,7 @@ def fitted(split, penalties=PENALTIES):
     penalties: what the squared length of the coefficients may weigh beside the mean loss. Of several one is
     chosen on a fifth of the training part: from the largest down, as long as the accuracy there does not
     fall. Then all of the training part is fitted with it. Means and standard deviations come from the part
-    that is fitted, never from the one that judges. Returns a scikit-learn pipeline: `.predict(features)`.
+    that is fitted, never from the one that judges. Returns a scikit-learn pipeline, for `classify`.
     """
     x, y = split.features.numpy(), split.labels.numpy()
     with threadpool_limits(1):  # the same on any number of cores, and on small features faster
@@ -110,9 +110,14 @@ def knn(split, neighbours=20):
 
 
 def voters(split, neighbours=20):
-    """The vote of the nearest training pictures as a scikit-learn classifier: `.predict(features)`."""
+    """The vote of the nearest training pictures as a scikit-learn classifier, for `classify`."""
     model = KNeighborsClassifier(neighbours, metric="cosine")
     return model.fit(split.features.numpy(), split.labels.numpy())
+
+
+def classify(classifier, features):
+    """What a classifier of `fitted` or `voters` takes features [B, D] for: int64 [B]."""
+    return torch.from_numpy(classifier.predict(features.numpy()))
 
 
 class Interval(NamedTuple):

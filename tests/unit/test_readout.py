@@ -156,8 +156,9 @@ def test_no_weaker_penalty_is_tried_once_accuracy_falls(monkeypatch):
 def test_the_answers_that_are_scored_can_be_had_one_by_one():
     split = Split(*clouds(200, 0, distance=1.5), *clouds(90, 1, distance=1.5))
     for accuracy, classifier in ((linear, readout.fitted), (knn, readout.voters)):
-        answers = classifier(split).predict(split.test_features.numpy())
-        assert (answers == split.test_labels.numpy()).mean() == accuracy(split) > 0.5
+        answers = readout.classify(classifier(split), split.test_features)
+        assert answers.dtype == torch.int64
+        assert (answers == split.test_labels).double().mean() == accuracy(split) > 0.5
 
 
 # knn
