@@ -1,5 +1,7 @@
 """CLIP's experiments end to end on a handful of rendered pictures, and what they hold out."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -25,9 +27,9 @@ def test_every_shape_and_hue_is_held_out_equally_often(count):
     pairs = clip.held_out(count)
     assert pairs.sum() == count
     assert (pairs.sum(dim=0) == count // 6).all() and (pairs.sum(dim=1) == count // 6).all()
-    pictures = clip.training_pictures(400, pairs)
+    pictures = clip.pair_pictures(400, 0, without=pairs)
     assert len(pictures) == 400 and not clip.is_of(pictures, pairs).any()
-    assert clip.is_of(pictures, ~pairs).all()
+    assert clip.is_of(pictures, ~pairs).all() and (pictures.labels["size"] == 1).all()
 
 
 def test_a_number_of_pairs_that_is_not_known():
@@ -43,17 +45,17 @@ def test_pairs_have_their_names():
 
 
 def test_a_gallery_has_one_picture_of_each_description():
-    test = shapes.make(5000, seed=1)
+    test = clip.pair_pictures(2500, 1)
     pictures = clip.gallery(test, 0)
     described = {clip.description(pictures[k : k + 1]) for k in range(len(pictures))}
-    assert len(pictures) == len(described) == 216
+    assert len(pictures) == len(described) == 108
     captions.tokens(list(described))  # all words are known
 
 
 def test_labels_alone_teach_hue_and_shape():
     pictures = shapes.make(64)
     run = train(
-        clip.with_labels,
+        partial(clip.with_labels, SmallEncoder),
         pictures,
         Budget(epochs=30, batch=32, rate=1e-2),
         policy=None,
@@ -74,6 +76,17 @@ def test_the_pairs_record_is_whole():
     assert len(one) == 2 * 2 * 2  # captions, seen or not, seeds
     assert len(record.protocol["runs"]) == 6 and len(record.protocol["data"]) == 3
     assert record.protocol["runs"][0]["kind"] == "always both"
+    chosen = table[table["reading"] == "each pair, one prompt"]
+    assert set(chosen["judged"]) == set(clip.PAIR_NAMES)
+
+
+def test_towers_know_the_words_of_their_captions_alone():
+    pictures = clip.pair_pictures(64, 0)
+    texts = captions.write(pictures, seed=0)
+    _, model = clip.clip_of(pictures, texts, SmallEncoder, Budget(epochs=1, batch=32), seed=0)
+    assert model.texts(["a red circle"]).shape == (1, 64)
+    with pytest.raises(captions.UnknownWords, match="'small'"):
+        model.texts(["a small circle"])
 
 
 def test_the_scenes_record_is_whole_and_a_bag_of_words_cannot_tell_left_from_right():
