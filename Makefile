@@ -22,8 +22,11 @@ lab: environment ## Install what is missing and open the first notebook in Jupyt
 	@$(BIN)/python -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --log-level=WARN $(LAB_OPTIONS)
 
+# Two files of unit tests or labs go side by side; notebooks and browser have a time limit and go alone.
 test: lint chromium ## Install what is missing and run every test.
-	@COURSE_BUDGET=quick OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+	@status=0; for part in "-n 2 --dist loadfile tests/unit tests/labs" "tests/notebooks tests/browser"; do \
+		COURSE_BUDGET=quick OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $$part || status=1; \
+	done; exit $$status
 
 notebooks: environment ## Execute the notebooks and keep their outputs (NOTEBOOK=02_infonce: one).
 	@$(BIN)/python -m course_utils.notebooks build $(NOTEBOOK)
