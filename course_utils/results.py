@@ -12,6 +12,7 @@ more needs no line more.
 import re
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from course_utils.readout import interval
 
@@ -20,7 +21,9 @@ CONTROLS = (RANDOM, "raw pixels", "supervised", "told shape and hue", "luminance
 READOUTS = ("linear", "knn")
 LABELS = ("factor", "label", "judged", "asked", "pairs")  # columns that say what was asked
 WAYS = ("readout", "measure", "reading")  # columns that say how
-COUNTS = ("seed", "at", "progress", "steps")  # columns that say when
+VALUES = ("accuracy", "value", "right")
+SETTINGS = ("temperature", "momentum")  # numbers that runs differ by
+APART = ("calibration error", "scale")  # judged, and no accuracy
 
 
 def readings(record) -> pd.DataFrame:
@@ -28,27 +31,34 @@ def readings(record) -> pd.DataFrame:
 
     run: what differs between the record's runs and features, in words. label: what was asked. control: which
     of `CONTROLS` the row is, or "". A record with linear and nearest-neighbour readouts gives these alone:
-    losses, cosines and the like stay behind; any other record gives all that lies between 0 and 1.
+    losses, cosines and the like stay behind. Any other record gives all of its accuracies but those of single
+    pairs of colour and shape.
     """
     table = record.table
-    value = "accuracy" if "accuracy" in table else "value"
+    value = next(column for column in VALUES if column in table)
     way = next((column for column in WAYS if column in table), None)
     if way == "measure" and table[way].str.fullmatch(r"\w+, (linear|knn)").any():  # "shape, linear"
         parts = table[way].str.extract(r"(?P<factor>\w+), (?P<measure>linear|knn)")
         table = table.assign(**parts)
     if way and table[way].isin(READOUTS).any():
         table = table[table[way].isin(READOUTS)]
-    table = table[table[value].between(0, 1)]
-    described = [column for column in table if column not in (value, way, *LABELS, *COUNTS)]
-    described = [column for column in described if table[column].nunique(dropna=False) > 1]
-    if "steps" in table and "pictures" in described:  # how many were seen
-        described.remove("pictures")
+    elif way:
+        table = table[~table[way].str.startswith("each pair")]
+        table = table[~table["judged"].isin(APART)] if "judged" in table else table
+    only = "linear" if "logistic" in record.protocol["readout"] else "its own answer"
+    described = [
+        column
+        for column in table
+        if (column in SETTINGS or not is_numeric_dtype(table[column]))
+        and column not in (way, "seed", *LABELS)
+        and table[column].nunique(dropna=False) > 1
+    ]
     rows = [
         {
             "record": record.name,
             **in_words(row, described),
             "label": asked(row, record),
-            "readout": row[way] if way else "linear",
+            "readout": row[way] if way else only,
             "seed": row["seed"],
             "value": row[value],
         }
@@ -60,8 +70,8 @@ def readings(record) -> pd.DataFrame:
 def in_words(row, described):
     """What a row's run and features are, and which control, if one."""
     cells = {column: row[column] for column in described if not pd.isna(row[column])}
-    control = next((name for cell in cells.values() for name in CONTROLS if is_control(cell, name)), "")
-    missing = [c for c in ("temperature", "momentum") if c in row and pd.isna(row[c])]
+    control = next((name for name in CONTROLS if any(is_control(cell, name) for cell in cells.values())), "")
+    missing = [c for c in SETTINGS if c in row and pd.isna(row[c])]
     if missing and not control:
         control = RANDOM  # a run without the setting that is varied was not trained
     if control:

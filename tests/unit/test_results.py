@@ -12,7 +12,7 @@ PROTOCOL = {
     **dict.fromkeys(records.PROTOCOL, "x"),
     "machines": [{"versions": {}, "device": "cpu", "threads": 1}],
     "runs": [RUN],
-    "readout": "the label is the shape; fitted somewhere",
+    "readout": "the label is the shape; logistic regression",
 }
 
 
@@ -29,8 +29,9 @@ def test_every_record_has_its_rows(name):
     assert not repeated.any(), rows[repeated]
     page = results.compared(rows)
     assert page["seeds"].sum() == len(rows)
-    trained = page[(page["seeds"] > 1) & (page["control"] == "")]
+    trained = page[(page["seeds"] > 1) & (page["control"] == "") & page["difference"].notna()]
     if (page["control"] == results.RANDOM).any():
+        assert len(trained)
         assert trained["against random"].isin(["above", "below", "not told apart"]).all()
 
 
@@ -95,6 +96,28 @@ def test_measures_that_name_their_factor_and_controls_of_a_kind():
     assert page.loc["BYOL", "against random"] == "above"
     assert page.loc["BYOL, no batch statistics", "against random"] == "below"
     assert page["control"].iloc[2:].tolist() == ["random encoder"] * 2
+
+
+def test_a_random_encoder_among_runs_with_labels_is_the_random_encoder():
+    rows = [
+        {
+            "captions": captions,
+            "model": model,
+            "seed": seed,
+            "judged": "hue",
+            "reading": "linear on h",
+            "value": v,
+        }
+        for captions, model, v in [
+            ("both", "CLIP", 0.9),
+            ("labels", "labels", 1.0),
+            ("labels", "random encoder", 0.3),
+        ]
+        for seed in range(2)
+    ]
+    page = results.compared(results.readings(made(rows)))
+    assert page["control"].tolist() == ["", "labels", "random encoder"]
+    assert page["difference"].round(3).tolist() == [0.6, 0.7, 0.0]
 
 
 def test_a_run_without_the_setting_that_is_varied_was_not_trained():
