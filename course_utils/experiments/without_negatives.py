@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import nn
 
 from course_utils import records, runtime
@@ -17,10 +18,18 @@ EPOCHS = {"quick": 6, "full": 60}  # of notebook 04's recipe for the same pictur
 LOOKS = 20  # how often a run's z are looked at
 LOOKED_AT = 256  # held-out pictures
 FACTORS = ("shape", "hue")
+UNTRAINED = {  # the arms whose untrained encoder is read out as a control, and the control's name
+    "SimCLR": "random encoder",
+    "BYOL, group norm": "random encoder, group norm",
+    "BYOL, group norm, standardised start": "random encoder, group norm, standardised start",
+}
 
 
-def arms(recipe):
-    """Name -> a function without arguments that makes the method, whole or with one part left out."""
+def arms(recipe, views):
+    """Name -> a function without arguments that makes the method, whole or with one part left out.
+
+    views: [B, 3, H, W], what the arm with a standardised start takes its statistics from.
+    """
     byol = partial(BYOL, momentum=0.99)
     kinds = {
         "SimCLR": partial(SimCLR, temperature=recipe.temperature),
@@ -37,15 +46,20 @@ def arms(recipe):
         encoder = recipe.encoder()
         return kind(encoder, ProjectionHead("mlp", encoder.width))
 
-    def make_without_batch_statistics():
-        encoder = recipe.encoder()
-        head = ProjectionHead("mlp", encoder.width)
-        method = byol(group_normalised(encoder), group_normalised(head))
+    def without_batch_statistics(standardised):
+        encoder = group_normalised(recipe.encoder())
+        head = group_normalised(ProjectionHead("mlp", encoder.width))
+        if standardised:
+            z = standardise(head, standardise(encoder, views))
+        method = byol(encoder, head)
         group_normalised(method.predictor)
+        if standardised:
+            standardise(method.predictor, z)
         return method
 
     return {name: partial(make, kind) for name, kind in kinds.items()} | {
-        "BYOL, no batch statistics": make_without_batch_statistics
+        "BYOL, group norm": partial(without_batch_statistics, standardised=False),
+        "BYOL, group norm, standardised start": partial(without_batch_statistics, standardised=True),
     }
 
 
@@ -60,6 +74,24 @@ def group_normalised(network):
     return network
 
 
+@torch.no_grad()
+def standardise(network, inputs):
+    """Let each channel behind a group norm start with mean 0 and variance 1 over a batch; the outputs.
+
+    network: nn.Sequential, whose group norms' scales and shifts are set, once. That is how batch norm starts;
+    from then on they are weights like others, and no batch is asked again.
+    """
+    for layer in network:
+        if isinstance(layer, nn.GroupNorm):
+            normed = layer(inputs)
+            rows = [dim for dim in range(normed.ndim) if dim != 1]
+            mean, spread = normed.mean(dim=rows), normed.std(dim=rows)
+            layer.weight.copy_(1 / spread)
+            layer.bias.copy_(-mean / spread)
+        inputs = layer(inputs)
+    return inputs
+
+
 def without_negatives(seeds=range(3)):
     """SimCLR, Barlow Twins, SimSiam and BYOL, whole and with a part left out: collapse and readout."""
     size = runtime.budget()
@@ -69,23 +101,22 @@ def without_negatives(seeds=range(3)):
         heads.large_shapes(count, seed)[0]
         for count, seed in ((recipe.train, 1), (recipe.fit, 2), (recipe.test, 3), (LOOKED_AT, 4))
     )
-    made = arms(recipe)
+    look = partial(Dashboard, seen, heads.COLOUR_JITTER, budget.size)
+    every = max(1, budget.steps(len(pictures)) // LOOKS)
+    made = arms(recipe, look().views[0])
 
     def one_run(task):
         arm, seed = task
-        board = Dashboard(
-            seen, heads.COLOUR_JITTER, budget.size, max(1, budget.steps(len(pictures)) // LOOKS)
-        )
+        board = look(every)
         run = trained(made[arm], pictures, budget, seed=seed, policy=heads.COLOUR_JITTER, watch=board)
-        measured = [(look["step"], measure, look[measure]) for look in board.looks for measure in MEASURES]
+        measured = [(row["step"], measure, row[measure]) for row in board.looks for measure in MEASURES]
         measured += [(len(run.history), *entry) for entry in readings(heads.read(run.encoder))]
         return run.protocol, rows(arm, seed, measured)
 
     def untrained(task):
         arm, seed = task
-        name = "random encoder" + ", no batch statistics" * ("batch" in arm)
         encoder = seeded(made[arm], seed).encoder
-        return rows(name, seed, [(0, *entry) for entry in readings(heads.read(encoder))])
+        return rows(UNTRAINED[arm], seed, [(0, *entry) for entry in readings(heads.read(encoder))])
 
     def readings(make_features):
         for row in heads.accuracies(make_features, fit, test, FACTORS):
@@ -99,7 +130,7 @@ def without_negatives(seeds=range(3)):
 
     tasks = [(arm, seed) for seed in seeds for arm in made]
     protocols, parts = zip(*side_by_side(one_run, tasks), strict=True)
-    controls = [(arm, seed) for arm in ("SimCLR", "BYOL, no batch statistics") for seed in seeds]
+    controls = [(arm, seed) for arm in UNTRAINED for seed in seeds]
     parts += (*side_by_side(untrained, controls),)
     parts += (rows("raw pixels", None, [(0, *entry) for entry in readings(pixels)]),)
     named = [{**protocol, "arm": arm} for (arm, _), protocol in zip(tasks, protocols, strict=True)]

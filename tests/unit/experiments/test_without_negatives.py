@@ -15,6 +15,9 @@ TINY = heads.Recipe(
     partial(SmallEncoder, extra=1), Budget(epochs=1, batch=16, size=16), train=48, fit=48, test=30
 )
 
+VIEWS = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+GROUP_NORMED = ("BYOL, group norm", "BYOL, group norm, standardised start")
+
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
@@ -26,18 +29,18 @@ def tiny(monkeypatch):
 def test_every_arm_is_looked_at_and_read_out_and_a_seed_gives_the_same_again():
     record = without_negatives.without_negatives(range(2))
     table = record.table
-    arms = list(without_negatives.arms(TINY))
+    arms = list(without_negatives.arms(TINY, VIEWS))
     counts = table.groupby(["arm", "measure"]).size().unstack(fill_value=0)
     accuracies = [f"{factor}, {readout}" for factor in ("shape", "hue") for readout in ("linear", "knn")]
     assert (counts.loc[arms, list(MEASURES)] == 2 * 6).all(axis=None)  # seeds x steps: every one is looked at
     assert (counts.loc[arms, accuracies] == 2).all(axis=None)
     controls = set(counts.index) - set(arms)
-    assert controls == {"random encoder", "random encoder, no batch statistics", "raw pixels"}
+    assert controls == {*without_negatives.UNTRAINED.values(), "raw pixels"}
     assert (counts.loc[list(controls), list(MEASURES)] == 0).all(axis=None)
     assert table[table["measure"].isin(accuracies)]["value"].between(0, 1).all()
     runs = record.protocol["runs"]
     assert len(runs) == 2 * len(arms) and {run["arm"] for run in runs} == set(arms)
-    assert len({run["method"] for run in runs if run["arm"] != "BYOL, no batch statistics"}) == len(arms) - 1
+    assert len({run["method"] for run in runs if "group norm" not in run["arm"]}) == len(arms) - 2
 
     again = without_negatives.without_negatives(range(1)).table
     first = table[table["seed"] == 0].reset_index(drop=True)
@@ -48,20 +51,36 @@ def batch_norms(method):
     return [layer for layer in method.modules() if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d))]
 
 
-def test_without_batch_statistics_a_picture_s_loss_is_its_own():
-    arms = without_negatives.arms(TINY)
-    whole, method = arms["BYOL"](), arms["BYOL, no batch statistics"]()
+@pytest.mark.parametrize("arm", GROUP_NORMED)
+def test_without_batch_statistics_a_picture_s_prediction_is_its_own(arm):
+    arms = without_negatives.arms(TINY, VIEWS)
+    whole, method = arms["BYOL"](), arms[arm]()
     assert batch_norms(whole) and not batch_norms(method)
     assert not any(p.requires_grad for p in method.target_encoder.parameters())
-    views = torch.rand(2, 6, 3, 16, 16)
-    others = torch.cat([views[:, :1], torch.rand(2, 5, 3, 16, 16)], dim=1)
+    others = torch.cat([VIEWS[:1], torch.rand(5, 3, 16, 16)])
     for byol, changes in ((whole, True), (method, False)):
-        predicted = [byol.predictor(byol.project(batch[0]))[0] for batch in (views, others)]
-        assert torch.allclose(*predicted, atol=1e-5) != changes
+        predicted = [byol.predictor(byol.project(batch))[0] for batch in (VIEWS, others)]
+        assert torch.allclose(*predicted, atol=1e-4) != changes
+
+
+def test_a_standardised_start_is_that_of_batch_norm():
+    method = without_negatives.arms(TINY, VIEWS)["BYOL, group norm, standardised start"]()
+    values = VIEWS
+    for network in (method.encoder, method.head, method.predictor):
+        for layer in network:
+            values = layer(values)
+            if isinstance(layer, nn.GroupNorm):
+                rows = [dim for dim in range(values.ndim) if dim != 1]
+                assert values.mean(dim=rows).abs().max() < 1e-4
+                assert (values.std(dim=rows) - 1).abs().max() < 1e-4
+    plain = without_negatives.arms(TINY, VIEWS)["BYOL, group norm"]()
+    assert all((layer.weight == 1).all() for layer in plain.encoder if isinstance(layer, nn.GroupNorm))
+    for followed, target in ((method.encoder, method.target_encoder), (method.head, method.target_head)):
+        assert all(map(torch.equal, followed.parameters(), target.parameters()))
 
 
 def test_arms_differ_in_the_part_that_their_name_says():
-    arms = without_negatives.arms(TINY)
+    arms = without_negatives.arms(TINY, VIEWS)
     made = {name: seeded(make, 0) for name, make in arms.items()}
     starts = [method.encoder[0].weight for method in made.values()]
     assert all(torch.equal(start, starts[0]) for start in starts)
