@@ -3,8 +3,8 @@
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from course_utils import records, runtime
 from course_utils.dashboard import MEASURES, Dashboard
@@ -21,15 +21,12 @@ FACTORS = ("shape", "hue")
 UNTRAINED = {  # the arms whose untrained encoder is read out as a control, and the control's name
     "SimCLR": "random encoder",
     "BYOL, group norm": "random encoder, group norm",
-    "BYOL, group norm, standardised start": "random encoder, group norm, standardised start",
+    "BYOL, group norm, standardised weights": "random encoder, group norm, standardised weights",
 }
 
 
-def arms(recipe, views):
-    """Name -> a function without arguments that makes the method, whole or with one part left out.
-
-    views: [B, 3, H, W], what the arm with a standardised start takes its statistics from.
-    """
+def arms(recipe):
+    """Name -> a function without arguments that makes the method, whole or with one part left out."""
     byol = partial(BYOL, momentum=0.99)
     kinds = {
         "SimCLR": partial(SimCLR, temperature=recipe.temperature),
@@ -47,49 +44,39 @@ def arms(recipe, views):
         return kind(encoder, ProjectionHead("mlp", encoder.width))
 
     def without_batch_statistics(standardised):
-        encoder = group_normalised(recipe.encoder())
-        head = group_normalised(ProjectionHead("mlp", encoder.width))
-        if standardised:
-            z = standardise(head, standardise(encoder, views))
-        method = byol(encoder, head)
-        group_normalised(method.predictor)
-        if standardised:
-            standardise(method.predictor, z)
+        encoder = recipe.encoder()
+        head = ProjectionHead("mlp", encoder.width)
+        method = byol(*(group_normed(network, standardised) for network in (encoder, head)))
+        group_normed(method.predictor, standardised)
         return method
 
     return {name: partial(make, kind) for name, kind in kinds.items()} | {
         "BYOL, group norm": partial(without_batch_statistics, standardised=False),
-        "BYOL, group norm, standardised start": partial(without_batch_statistics, standardised=True),
+        "BYOL, group norm, standardised weights": partial(without_batch_statistics, standardised=True),
     }
 
 
-def group_normalised(network):
+def group_normed(network, standardised):
     """The network with a group norm in place of each batch norm: it looks at one picture at a time.
 
-    network: nn.Sequential, changed in place. Eight groups of channels.
+    network: nn.Sequential, changed in place. Eight groups of channels. standardised: whether the weights of
+    the layer before are standardised too, as in Richemond et al. 2020.
     """
     for place, layer in enumerate(network):
         if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
             network[place] = nn.GroupNorm(8, layer.num_features)
+            if standardised:
+                register_parametrization(network[place - 1], "weight", Standardised())
     return network
 
 
-@torch.no_grad()
-def standardise(network, inputs):
-    """Let each channel behind a group norm start with mean 0 and variance 1 over a batch; the outputs.
+class Standardised(nn.Module):
+    """The weights of a layer, those of each output with mean 0 and variance 1 / their number."""
 
-    network: nn.Sequential, whose group norms' scales and shifts are set, once. That is how batch norm starts;
-    from then on they are weights like others, and no batch is asked again.
-    """
-    for layer in network:
-        if isinstance(layer, nn.GroupNorm):
-            normed = layer(inputs)
-            rows = [dim for dim in range(normed.ndim) if dim != 1]
-            mean, spread = normed.mean(dim=rows), normed.std(dim=rows)
-            layer.weight.copy_(1 / spread)
-            layer.bias.copy_(-mean / spread)
-        inputs = layer(inputs)
-    return inputs
+    def forward(self, weight):
+        rows = weight.flatten(1)
+        rows = rows - rows.mean(dim=1, keepdim=True)
+        return (rows / rows.norm(dim=1, keepdim=True)).view_as(weight)
 
 
 def without_negatives(seeds=range(3)):
@@ -101,13 +88,12 @@ def without_negatives(seeds=range(3)):
         heads.large_shapes(count, seed)[0]
         for count, seed in ((recipe.train, 1), (recipe.fit, 2), (recipe.test, 3), (LOOKED_AT, 4))
     )
-    look = partial(Dashboard, seen, heads.COLOUR_JITTER, budget.size)
     every = max(1, budget.steps(len(pictures)) // LOOKS)
-    made = arms(recipe, look().views[0])
+    made = arms(recipe)
 
     def one_run(task):
         arm, seed = task
-        board = look(every)
+        board = Dashboard(seen, heads.COLOUR_JITTER, budget.size, every)
         run = trained(made[arm], pictures, budget, seed=seed, policy=heads.COLOUR_JITTER, watch=board)
         measured = [(row["step"], measure, row[measure]) for row in board.looks for measure in MEASURES]
         measured += [(len(run.history), *entry) for entry in readings(heads.read(run.encoder))]
