@@ -59,7 +59,7 @@ SETTINGS = {
 OUTPUT = "xpath=ancestor::*[contains(concat(' ', @class, ' '), ' jp-OutputArea-output ')]"
 LATER = 400  # milliseconds in which a result that comes twice would come again
 MILLISECONDS = 300  # from a key press to the changed table
-SECONDS = 240  # for all cells of a notebook, two encoders trained among them
+SECONDS = 600  # for all cells of a notebook: a limit for what hangs, not a time to keep
 
 # Waits for the kernel, runs all cells as the menu does, and waits for the last one.
 RUN_ALL = """async seconds => {
