@@ -26,6 +26,7 @@ PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 10))  # the supported ones, the tested
 MODULES = {
     "scikit-learn": "sklearn",
     "scikit-image": "skimage",
+    "pytest-xdist": "xdist",
     "ipython": "IPython",
     "pillow": "PIL",
     "info-nce-pytorch": "info_nce",
