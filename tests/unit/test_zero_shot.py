@@ -1,6 +1,7 @@
 """Zero-shot: class vectors as in the paper, measures with known values, how a real model is loaded."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -9,14 +10,15 @@ from torch.nn.functional import normalize
 from course_utils import zero_shot
 from course_utils.experiments.clip import two_towers
 from course_utils.images import photo, shapes
-from course_utils.images.captions import UnknownWords
+from course_utils.images.captions import VOCABULARY, UnknownWords
+from course_utils.networks import SmallEncoder
 from course_utils.training import seeded
 from course_utils.zero_shot import Towers, WeightsMissing, class_vectors, probabilities, recalled, reliability
 
 
 @pytest.fixture(scope="module")
 def small():
-    return zero_shot.towers(seeded(two_towers, 0).eval())
+    return zero_shot.towers(seeded(partial(two_towers, SmallEncoder, len(VOCABULARY)), 0).eval())
 
 
 def test_towers_give_unit_vectors_in_one_space(small):
