@@ -17,7 +17,7 @@ from course_utils.runtime import data_dir
 
 HERE = Path(__file__).parent
 # Where networks are trained: two encoders (04: 75 s on 2 idle cores), two CLIPs, six short runs. Others: 60.
-SECONDS = {"04_projection_head": 150, "06_clip": 150, "09_without_negatives": 150}
+SECONDS = {"04_projection_head": 120, "06_clip": 120, "09_without_negatives": 120}
 BYTES = 2 * 2**30
 NOWHERE = (
     "http://127.0.0.1:9"  # programs that are no Python (git, curl) find a proxy here that does not answer
