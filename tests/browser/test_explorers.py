@@ -478,7 +478,7 @@ def known(name):
     return pytest.param(name, marks=[pytest.mark.xfail(reason=reason)] if name in UNHEARD else [])
 
 
-@pytest.mark.parametrize("name", map(known, NAMES))
+@pytest.mark.parametrize("name", [known(name) for name in NAMES])
 def test_every_control_of_every_explorer_moves_its_result(browser, lab, name):
     with opened(browser, lab, name) as page:
         run_all(page)
