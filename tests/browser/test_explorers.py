@@ -462,15 +462,12 @@ def test_buttons_and_player_step_an_explorer_from_the_keyboard(browser, lab):
 CONTROLS = ".noUi-handle, input[type=checkbox], input[type=text], select"
 KEYS = {"slider": "ArrowRight", "checkbox": "Space", "text": "Tab"}  # what moves a control of each kind
 AT_ITS_END = "e => e.getAttribute('aria-valuenow') === e.getAttribute('aria-valuemax')"
-NAMES = [*sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), "lab06.ipynb"]
 
 
-def known(name):
-    mark = pytest.mark.xfail(reason="04: this form of the test has not been seen to pass yet")
-    return pytest.param(name, marks=[mark] if name.startswith("04") else [])
-
-
-@pytest.mark.parametrize("name", [known(name) for name in NAMES])
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), "lab06.ipynb"],
+)
 def test_every_control_of_every_explorer_moves_its_result(browser, lab, name):
     with opened(browser, lab, name) as page:
         run_all(page)
