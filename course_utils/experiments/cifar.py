@@ -5,10 +5,11 @@ from dataclasses import replace
 from torch import nn
 
 from course_utils import records, runtime
+from course_utils.experiments.heads import accuracies, read
 from course_utils.experiments.seeds import side_by_side, trained
 from course_utils.images import cifar
 from course_utils.networks import ProjectionHead, SmallEncoder, resnet18
-from course_utils.readout import Split, features, knn, linear, pixels
+from course_utils.readout import pixels
 from course_utils.training import Budget, SimCLR, seeded
 from course_utils.views import POLICIES
 
@@ -34,14 +35,8 @@ def simclr_cifar(seeds=range(3)):
         return SimCLR(network, ProjectionHead("mlp", network.width), temperature=0.1)
 
     def readings(seed, what, make_features):
-        split = Split(
-            make_features(fit.images), fit.labels["class"], make_features(test.images), test.labels["class"]
-        )
-        for readout in (linear, knn):
-            yield {"seed": seed, "features": what, "readout": readout.__name__, "accuracy": readout(split)}
-
-    def read(network):
-        return lambda images: features(network, images)
+        for row in accuracies(make_features, fit, test, ["class"]):
+            yield {"seed": seed, "features": what, "readout": row["readout"], "accuracy": row["accuracy"]}
 
     def one_seed(seed):
         results = [*readings(seed, "random encoder", read(seeded(simclr, seed).encoder))]

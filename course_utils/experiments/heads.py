@@ -119,9 +119,9 @@ class Supervised(Method):
         return sum(map(cross_entropy, scores, labels.unbind(1)))
 
 
-def supervised(recipe):
-    """The ceiling of a recipe: the same encoder, told shape and hue."""
-    return Supervised(recipe.encoder(), [len(shapes.SHAPES), len(shapes.HUES)])
+def supervised(recipe, values):
+    """The ceiling of a recipe: the same encoder, told factors with so many values each."""
+    return Supervised(recipe.encoder(), values)
 
 
 def train_condition(recipe, pictures, condition, head, seed, **options):
@@ -135,6 +135,22 @@ def train_condition(recipe, pictures, condition, head, seed, **options):
         recipe.budget,
         seed=seed,
         policy=CONDITIONS[condition],
+        **options,
+    )
+
+
+def train_supervised(recipe, pictures, factors, seed, **options):
+    """The finished run of the ceiling, told these factors of its pictures.
+
+    options: for training.train, such as a checkpoint.
+    """
+    return trained(
+        partial(supervised, recipe, [len(pictures.names[factor]) for factor in factors]),
+        pictures,
+        recipe.budget,
+        seed=seed,
+        policy=CONDITIONS["no colour jitter"],
+        captions=torch.stack([pictures.labels[factor] for factor in factors], dim=1),
         **options,
     )
 
@@ -211,27 +227,22 @@ class Rendered:
 
     def supervised_run(self, seed):
         """The finished run of the ceiling, told shape and hue; kept like the others."""
-        return trained(
-            partial(supervised, self.recipe),
-            self.pictures,
-            self.recipe.budget,
-            seed=seed,
-            policy=CONDITIONS["no colour jitter"],
-            captions=torch.stack([self.pictures.labels[factor] for factor in FACTORS], dim=1),
-            checkpoint=f"heads_{self.size}_labels_{seed}",
-        )
+        name = f"heads_{self.size}_labels_{seed}"
+        return train_supervised(self.recipe, self.pictures, FACTORS, seed, checkpoint=name)
 
     def random_encoder(self, seed):
-        """The control: the encoder that the supervised run with this seed starts from."""
-        return seeded(partial(supervised, self.recipe), seed).encoder
+        """The control: the encoder that every run with this seed starts from, whatever its head."""
+        return seeded(self.recipe.encoder, seed)
+
+    def untrained(self, seed):
+        """The readings of the control."""
+        return self.readings("random encoder", read(self.random_encoder(seed)), seed=seed)
 
     def ceiling(self, seed):
         """The protocol of a supervised run, and the readings of its encoder before and after."""
         run = self.supervised_run(seed)
-        return run.protocol, [
-            *self.readings("random encoder", read(self.random_encoder(seed)), seed=seed),
-            *self.readings("supervised", read(run.encoder), seed=seed),
-        ]
+        after = self.readings("supervised", read(run.encoder), seed=seed)
+        return run.protocol, [*self.untrained(seed), *after]
 
     def luminance(self):
         """What the luminance of the shape alone tells of the hue: the ceiling for grey pictures."""
@@ -260,9 +271,10 @@ def heads(seeds=range(5)):
 
 
 def head_kinds(seeds=range(5)):
-    """The same with a linear head and without one."""
+    """The same with a linear head and without one, and the random encoder once more as their control."""
     rendered = Rendered(runtime.budget())
     protocol, results = conditions_read(rendered, seeds, ["linear", "none"])
+    results += [row for part in side_by_side(rendered.untrained, seeds) for row in part]
     return records.Record(
         name=f"head_kinds_{rendered.size}",
         question="What is left in h and in z with a linear head, and in h without a head?",
@@ -330,18 +342,18 @@ def with_hue(pictures):
     )
 
 
-def heads_cifar(seeds=range(3)):
+def heads_cifar(seeds=range(5)):
     """CIFAR-10: class and dominant hue in h and z, with and without colour jitter, and their controls."""
     size = runtime.budget()
     recipe = CIFAR_RECIPES[size]
     labelled = with_hue(cifar.load("train", recipe.train + recipe.fit))
     pictures, fit = labelled[: recipe.train], labelled[recipe.train :]
     test = with_hue(cifar.load("test", recipe.test))
-    conditions = ("no colour jitter", "colour jitter")
+    conditions, factors = ("no colour jitter", "colour jitter"), ("class", "hue")
 
     def readings(what, make_features, condition="none", seed=None):
         own = {"condition": condition, "head": "mlp", "seed": seed, "features": what, "input": "colour"}
-        return [{**own, **row} for row in accuracies(make_features, fit, test, ("class", "hue"))]
+        return [{**own, **row} for row in accuracies(make_features, fit, test, factors)]
 
     def one_run(task):
         condition, _, seed = task
@@ -354,24 +366,28 @@ def heads_cifar(seeds=range(3)):
         ]
         return run.protocol, results
 
+    def ceiling(seed):
+        name = f"heads_cifar_{size}_labels_{seed}"
+        run = train_supervised(recipe, pictures, factors, seed, checkpoint=name)
+        return run.protocol, [
+            *readings("random encoder", read(seeded(recipe.encoder, seed)), seed=seed),
+            *readings("supervised", read(run.encoder), seed=seed),
+        ]
+
     tasks = [(condition, "mlp", seed) for seed in seeds for condition in conditions]
     protocols, parts = zip(*side_by_side(one_run, tasks), strict=True)
-    results = [row for part in parts for row in part]
-    for seed in seeds:
-        encoder = seeded(partial(simclr, recipe, "mlp"), seed).encoder
-        results += readings("random encoder", read(encoder), seed=seed)
+    ceilings, controls = zip(*side_by_side(ceiling, seeds), strict=True)
+    results = [row for part in (*parts, *controls) for row in part]
     results += readings("raw pixels", pixels)
     return records.Record(
         name=f"heads_cifar_{size}",
         question="Which of class and dominant hue can be read out of h and of z on real pictures?",
         protocol={
             **merged(protocols, tasks),
+            "supervised": records.merge(ceilings),
             "readout": READOUT.format(fit=len(fit), test=len(test)),
             "hue": " ".join(dominant_hue.__doc__.split()),
-            "most frequent": {
-                factor: (test.labels[factor].bincount().max() / len(test)).item()
-                for factor in ("class", "hue")
-            },
+            "most frequent": {factor: most_frequent(test.labels[factor]) for factor in factors},
         },
         results=results,
     )

@@ -7,11 +7,11 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from course_utils import records, runtime
+from course_utils.experiments import heads
 from course_utils.experiments.seeds import side_by_side, trained
 from course_utils.images import cifar, shapes
 from course_utils.memory import ema_update, write_ring
 from course_utils.networks import ProjectionHead, SmallEncoder, resnet18
-from course_utils.readout import Split, features, knn, linear
 from course_utils.training import Budget, MoCo, SimCLR, seeded
 from course_utils.views import POLICIES
 
@@ -238,14 +238,8 @@ def readings(fit, test, label):
     """A function: encoder -> pairs (readout, test accuracy)."""
 
     def read(network):
-        split = Split(
-            features(network, fit.images),
-            fit.labels[label],
-            features(network, test.images),
-            test.labels[label],
-        )
-        yield "linear", linear(split)
-        yield "knn", knn(split)
+        for row in heads.accuracies(heads.read(network), fit, test, [label]):
+            yield row["readout"], row["accuracy"]
 
     return read
 

@@ -1,6 +1,7 @@
 """The experiment of notebook 04 end to end on a handful of pictures, and what it measures with."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ import torch
 from course_utils import records
 from course_utils.experiments import heads
 from course_utils.images import shapes
-from course_utils.networks import SmallEncoder
-from course_utils.training import Budget
+from course_utils.networks import SmallEncoder, fingerprint
+from course_utils.training import Budget, seeded
 
 TINY = heads.Recipe(SmallEncoder, Budget(epochs=1, batch=16), train=32, fit=48, test=30)
 
@@ -47,7 +48,14 @@ def test_without_a_head_there_is_no_z_apart_from_h():
     for condition in heads.CONDITIONS:
         assert set(cells[condition, "linear"].index) == {"h", "z"}
         assert set(cells[condition, "none"].index) == {"h"}
+    assert set(cells["none", "none"].index) == {"random encoder"}
     assert set(record.protocol["networks"]) == {"linear", "none"}
+
+
+@pytest.mark.parametrize("head", ["mlp", "linear", "none"])
+def test_the_random_encoder_is_what_a_run_starts_from_whatever_its_head(head):
+    start = seeded(partial(heads.simclr, TINY, head), 3).encoder
+    assert fingerprint(start) == fingerprint(heads.Rendered("quick").random_encoder(3))
 
 
 def test_conditions_differ_in_colour_alone():
@@ -91,7 +99,7 @@ def test_the_luminance_of_a_shape_is_that_of_its_pixels():
 
 
 def test_the_ceiling_learns_from_every_factor():
-    method = heads.supervised(TINY)
+    method = heads.supervised(TINY, [6, 6])
     labels = torch.tensor([[0, 5], [3, 2]])
     loss = method.loss(torch.rand(2, 3, 16, 16), labels)
     other = method.loss(torch.rand(2, 3, 16, 16), labels.flip(1))
@@ -147,5 +155,7 @@ def test_real_pictures_end_to_end(monkeypatch):
     record = heads.heads_cifar(range(2))
     cells = record.table.groupby(["condition", "features", "factor", "readout"]).size()
     assert (cells["colour jitter"] == 2).all() and len(cells["colour jitter"]) == 8
+    for control, seeds in {"random encoder": 2, "supervised": 2, "raw pixels": 1}.items():
+        assert (cells["none", control] == seeds).all() and len(cells["none", control]) == 4
     assert set(record.table["factor"]) == {"class", "hue"}
     assert set(record.protocol["most frequent"]) == {"class", "hue"}

@@ -19,13 +19,13 @@ def tiny(monkeypatch):
     monkeypatch.setattr(lab06, "BUDGET", Budget(epochs=1, batch=16))
 
 
-def test_each_student_has_a_row_for_every_cell_of_the_table(tiny):
+def test_each_student_has_a_row_for_every_cell_of_the_table_and_for_the_control(tiny):
     record = lab06_ranges(range(2))
     table = record.table
     assert set(table["seed"]) == {student_seed("student-0"), student_seed("student-1")}
     assert (table.groupby(["row", "label"]).size() == 2).all()
     assert set(zip(table["row"], table["label"], strict=True)) == {
-        (row, label) for row in lab06.ROWS for label in lab06.LABELS
+        (row, label) for row in (*lab06.ROWS, "random encoder") for label in lab06.LABELS
     }
     assert table["accuracy"].between(0, 1).all()
     assert lab06_ranges(range(2)).results == record.results
