@@ -318,7 +318,7 @@ def train(
     second view. seed: decides start weights, order and views. checkpoint: the name of a file in
     data/cache/runs that is written after each epoch; where it is there already, the run goes on from it.
     device: by default runtime.device(). half: bfloat16 autocast, by default on a GPU only. On a CPU with two
-    torch threads or more, a thread of its own draws each batch while the one before it is learned from.
+    torch threads or more, one of them draws each batch while the others learn from the one before it.
     watch: called with the method after every step, to measure something on the way. progress: whether to show
     a bar; not where several runs go at once, whose bars would write over one another.
 
@@ -355,7 +355,7 @@ def train(
         protocol={
             **definition,
             "machines": state.machines,
-            "seconds": round(state.seconds, 1),
+            "seconds": round(state.seconds, 2),
             "finished": state.step == total,
             "weights": fingerprint(method),
         },
@@ -405,9 +405,9 @@ def learn(state, draw, count, budget, device, half, save, watch, progress):
 def ahead(draw, device):
     """A function: batches -> their pairs in turn, each drawn while the one before it is learned from.
 
-    That takes a second thread, which computes with one of torch's threads: views are many small operations.
-    Where torch has one thread only, or the device is a GPU, there is none, and the pairs are the same. What a
-    draw raises comes out where its pair was to come.
+    One of torch's threads draws, the others learn: more busy threads than cores would wait for one another.
+    Where torch has one thread only, or the device is a GPU, it does both in turn, and the pairs are the same.
+    What a draw raises comes out where its pair was to come.
     """
     threads = torch.get_num_threads()
     if threads == 1 or device.type != "cpu":
@@ -423,6 +423,7 @@ def ahead(draw, device):
 
     try:
         with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=[1]) as pool:
+            torch.set_num_threads(threads - 1)
             yield in_turn
     finally:
         torch.set_num_threads(threads)  # the pool's number would be that of threads yet to come
@@ -443,12 +444,13 @@ def take_step(state, pair, rate, half):
         raise Diverged(f"Step {state.step + 1}: {error} {likely_cause(method, rate)}") from error
     loss.backward()
     norm = get_total_norm([p.grad for p in method.parameters() if p.grad is not None])
-    if not (loss.isfinite() and norm.isfinite()):
-        what = f"the loss is {loss.item():.4g}, its gradient's length {norm.item():.4g}."
+    loss, norm = torch.stack([loss.detach(), norm]).tolist()  # the one time a step that a GPU is waited for
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        what = f"the loss is {loss:.4g}, its gradient's length {norm:.4g}."
         raise Diverged(f"Step {state.step + 1}: {what} {likely_cause(method, rate)}")
     optimiser.step()
     method.after_step()
-    state.losses.append(loss.item())
+    state.losses.append(loss)
 
 
 def likely_cause(method, rate):
@@ -479,7 +481,7 @@ def adamw(method, budget):
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": budget.weight_decay},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=budget.rate)
+    return torch.optim.AdamW(groups, lr=budget.rate, fused=True)
 
 
 def seeded(make, seed):
@@ -497,10 +499,9 @@ def seeded(make, seed):
 def draw_pair(images, captions, batch, view):
     """The pictures `batch`, as two views, or as one view and its caption. view: pictures -> one view each."""
     chosen = images[batch.to(images.device)]
-    view_a = view(chosen)
     if captions is not None:
-        return view_a, captions[batch].to(images.device)
-    return view_a, view(chosen)
+        return view(chosen), captions[batch].to(images.device)
+    return view(chosen.repeat(2, 1, 1, 1)).chunk(2)  # both in one call, which costs less than two
 
 
 def draw_view(images, policy, fused, size, generator):

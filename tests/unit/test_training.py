@@ -150,6 +150,18 @@ def test_each_epoch_takes_each_picture_once_in_another_order(monkeypatch):
     assert first.tolist() != second.tolist()
 
 
+def test_two_views_are_those_drawn_one_after_the_other():
+    settings = {"policy": "simclr_cifar", "fused": False, "size": None, "generator": runtime.generator(0)}
+    view = partial(training.draw_view, **settings)
+    batch = torch.arange(9, 64)
+    one_by_one = view(PICTURES.images[batch]), view(PICTURES.images[batch])
+    settings["generator"].manual_seed(0)
+    view_a, view_b = training.draw_pair(PICTURES.images, None, batch, view)
+    torch.testing.assert_close((view_a, view_b), one_by_one, rtol=0, atol=1e-6)  # but for rounding
+    assert (view_a - view_b).abs().mean() > 0.05
+    assert view_b.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine():
     budget = Budget(epochs=1, rate=2.0, warm_up=0.2)
     rates = [rate_at(step, 20, budget) for step in range(21)]
@@ -406,7 +418,7 @@ def interrupt_at(monkeypatch, step):
     monkeypatch.setattr(training, "take_step", take_step)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_resumed_run_equals_one_that_was_never_interrupted(monkeypatch, tmp_path, threads, name, count):
     threads(count)
@@ -496,19 +508,20 @@ def threads_of_a_new_thread():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_drawing_ahead_changes_no_bit(monkeypatch, threads, name):
-    threads(2)
+def test_one_thread_and_two_give_the_same_weights(threads, name):
+    threads(2)  # one draws, one learns
     run = run_of(name)
-    monkeypatch.setattr(training, "ahead", lambda draw, device: nullcontext(partial(map, draw)))
+    threads(1)
     assert run_of(name).protocol["weights"] == run.protocol["weights"]
 
 
 def test_one_other_thread_draws_and_is_one_batch_ahead(monkeypatch, threads):
-    threads(2)
+    threads(3)
     seen, drawn = note_draws(monkeypatch), []
     original = training.take_step
 
     def take_step(*arguments):
+        assert torch.get_num_threads() == 2  # the third one draws
         original(*arguments)
         drawn.append(len(seen))
 
