@@ -261,27 +261,36 @@ def slider(explorer, description):
 
 
 @pytest.fixture(scope="module")
-def infonce(browser, lab):
-    with opened(browser, lab, "02_infonce.ipynb") as page:
+def page(request, browser, lab):
+    """A page on which all cells of a notebook were run; the tests of one notebook share it."""
+    with opened(browser, lab, request.param) as page:
         run_all(page)
         yield page
 
 
-def test_all_cells_run_without_an_error(infonce):
-    assert_no_errors(infonce)
+def on(*names):
+    """Give a test the page of each notebook; those of one notebook stay in one process."""
+    pages = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+    return pytest.mark.parametrize("page", pages, indirect=True)
 
 
-def test_each_key_press_changes_table_and_picture_once_and_soon(infonce):
-    explorer = watched(infonce, "Candidates, probabilities and gradients")
+@on("02_infonce.ipynb")
+def test_all_cells_run_without_an_error(page):
+    assert_no_errors(page)
+
+
+@on("02_infonce.ipynb")
+def test_each_key_press_changes_table_and_picture_once_and_soon(page):
+    explorer = watched(page, "Candidates, probabilities and gradients")
     before = {
         "text": explorer.content.inner_text(),
         "source": explorer.content.locator("img").get_attribute("src"),
     }
     slider(explorer, "temperature").focus()
     for press in range(1, 11):
-        infonce.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
         explorer.wait_for_results(press)
-    infonce.wait_for_timeout(LATER)
+    page.wait_for_timeout(LATER)
     keys, results = explorer.log["keys"], explorer.log["results"]
     assert len(keys) == len(results) == 10, f"10 key presses made {len(results)} results; one each is right"
     seen = [before, *results]
@@ -294,22 +303,23 @@ def test_each_key_press_changes_table_and_picture_once_and_soon(infonce):
     median = statistics.median(delays)
     print(f"from key to table, milliseconds: median {median:.0f}, all {[round(delay) for delay in delays]}")
     assert median <= MILLISECONDS, f"median {median:.0f} ms of {[round(delay) for delay in delays]}"
-    assert_no_errors(infonce)
+    assert_no_errors(page)
 
 
-def test_a_slider_dragged_with_the_mouse_moves_the_result(infonce):
-    explorer = watched(infonce, "Candidates, probabilities and gradients")
+@on("02_infonce.ipynb")
+def test_a_slider_dragged_with_the_mouse_moves_the_result(page):
+    explorer = watched(page, "Candidates, probabilities and gradients")
     handle = slider(explorer, "similarity of negative 1")
     handle.scroll_into_view_if_needed()
     picture = explorer.content.locator("img").get_attribute("src")
     box = handle.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    infonce.mouse.move(x, y)
-    infonce.mouse.down()
-    infonce.mouse.move(x - 40, y)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 40, y)
     explorer.wait_for_results(1)
-    infonce.mouse.up()
-    infonce.wait_for_timeout(LATER)
+    page.mouse.up()
+    page.wait_for_timeout(LATER)
     assert len(explorer.log["results"]) == 1, (
         f"one move of the mouse made {len(explorer.log['results'])} results"
     )
@@ -319,50 +329,53 @@ def test_a_slider_dragged_with_the_mouse_moves_the_result(infonce):
     row = explorer.content.locator("tr", has_text="negative 1")
     assert value < 0.4, f"the handle went to the left from 0.4, its value is {value}"
     expect(row).to_contain_text(f"{value:.4f}")
-    assert_no_errors(infonce)
+    assert_no_errors(page)
 
 
-def test_a_prediction_is_committed_from_the_keyboard(infonce, lab):
-    question = infonce.locator(
+@on("02_infonce.ipynb")
+def test_a_prediction_is_committed_from_the_keyboard(page, lab):
+    question = page.locator(
         ".jp-OutputArea-output:has(.jupyter-widgets)", has_text="How probable is the positive?"
     )
     radios = question.locator("input[type=radio]")
     radios.first.focus()
     # No arrow: ipywidgets' radio buttons are no group, and the arrow is JupyterLab's.
-    infonce.keyboard.press("Tab")
-    infonce.keyboard.press("Space")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
     for _ in range(radios.count() - 1):
-        infonce.keyboard.press("Tab")
+        page.keyboard.press("Tab")
     expect(question.get_by_role("button", name="Commit")).to_be_focused()
-    infonce.keyboard.press("Enter")
+    page.keyboard.press("Enter")
     expect(question.get_by_text("Committed: a little over a half")).to_be_visible()
     [file] = lab.predictions.iterdir()
     assert json.loads(file.read_text())["02/probability"]["answer"] == "a little over a half"
-    assert_no_errors(infonce)
+    assert_no_errors(page)
 
 
-def test_a_number_is_committed_only_after_it_was_typed(infonce, lab):
-    question = infonce.locator(
+@on("02_infonce.ipynb")
+def test_a_number_is_committed_only_after_it_was_typed(page, lab):
+    question = page.locator(
         ".jp-OutputArea-output:has(.jupyter-widgets)", has_text="How many negatives does one view have?"
     )
     commit = question.get_by_role("button", name="Commit")
     commit.click()
     expect(question.get_by_text("Type a number first.")).to_be_visible()
     question.locator("input[type=text]").focus()
-    infonce.keyboard.type("16382")
-    infonce.keyboard.press("Tab")
+    page.keyboard.type("16382")
+    page.keyboard.press("Tab")
     expect(commit).to_be_focused()
-    infonce.keyboard.press("Enter")
+    page.keyboard.press("Enter")
     expect(question.get_by_text("Committed: 16382")).to_be_visible()
     [file] = lab.predictions.iterdir()
     assert json.loads(file.read_text())["02/negatives"]["answer"] == 16382
-    assert_no_errors(infonce)
+    assert_no_errors(page)
 
 
-def test_a_screenshot_to_look_at(infonce, tmp_path_factory):
-    explorers(infonce)[0].content.scroll_into_view_if_needed()
+@on("02_infonce.ipynb")
+def test_a_screenshot_to_look_at(page, tmp_path_factory):
+    explorers(page)[0].content.scroll_into_view_if_needed()
     path = tmp_path_factory.mktemp("screenshots") / "02_infonce.png"
-    infonce.screenshot(path=path)
+    page.screenshot(path=path)
     print(f"screenshot: {path}")
     assert path.stat().st_size > 20_000
 
@@ -387,18 +400,12 @@ def test_without_a_kernel_the_fallback_is_seen(browser, lab):
         assert_no_errors(page)
 
 
-@pytest.fixture(scope="module")
-def temperature(browser, lab):
-    with opened(browser, lab, "03_temperature.ipynb") as page:
-        run_all(page)
-        yield page
-
-
-def test_the_temperature_slider_reaches_the_numbers_of_the_table(temperature):
-    explorer = watched(temperature, "One comparison at every temperature")
-    readout = explorer.box.locator(
-        ".widget-slider", has=temperature.get_by_text("temperature", exact=True)
-    ).locator(".widget-readout")
+@on("03_temperature.ipynb")
+def test_the_temperature_slider_reaches_the_numbers_of_the_table(page):
+    explorer = watched(page, "One comparison at every temperature")
+    readout = explorer.box.locator(".widget-slider", has=page.get_by_text("temperature", exact=True)).locator(
+        ".widget-readout"
+    )
     slider(explorer, "temperature").focus()
     shown = {
         "0.5": ["0.5713", "-0.8575", "0.5599"],
@@ -411,7 +418,7 @@ def test_the_temperature_slider_reaches_the_numbers_of_the_table(temperature):
         while readout.inner_text() != value:
             presses += 1
             assert presses < 20, f"the slider did not reach {value}"
-            temperature.keyboard.press(key)
+            page.keyboard.press(key)
             explorer.wait_for_results(presses)
         text = explorer.content.inner_text()
         assert all(number in text for number in shown[value]), f"at temperature {value}: {text}"
@@ -420,43 +427,43 @@ def test_the_temperature_slider_reaches_the_numbers_of_the_table(temperature):
     delays = [result["time"] - key for key, result in zip(keys, results, strict=True)]
     print(f"from key to table, milliseconds: median {statistics.median(delays):.0f}")
     assert statistics.median(delays) <= MILLISECONDS, [round(delay) for delay in delays]
-    assert_no_errors(temperature)
+    assert_no_errors(page)
 
 
-def test_a_negative_more_brings_its_slider(temperature):
-    explorer = watched(temperature, "A false negative among the negatives")
+@on("03_temperature.ipynb")
+def test_a_negative_more_brings_its_slider(page):
+    explorer = watched(page, "A false negative among the negatives")
     sliders = explorer.box.locator(".noUi-handle")
     assert sliders.count() == 8
     slider(explorer, "number of negatives").focus()
-    temperature.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
     explorer.wait_for_results(1)
     expect(sliders).to_have_count(9)
     expect(explorer.content.locator("tr", has_text="negative 6")).to_contain_text("0.0000")
-    assert_no_errors(temperature)
+    assert_no_errors(page)
 
 
-def test_buttons_and_player_step_an_explorer_from_the_keyboard(browser, lab):
-    with opened(browser, lab, "05_moco.ipynb") as page:
-        run_all(page)
-        explorer = watched(page, "Six places, step by step")
-        for press, (button, words) in enumerate(
-            [("one step forward", "Step 2: k9 and k10 in"), ("one step back", "Step 1: k7 and k8 in")],
-            start=1,
-        ):
-            explorer.box.get_by_role("button", name=button).focus()
-            page.keyboard.press("Enter")
-            explorer.wait_for_results(press)
-            expect(explorer.content).to_contain_text(words)
-        explorer.box.locator(".widget-play button").first.focus()
+@on("05_moco.ipynb")
+def test_buttons_and_player_step_an_explorer_from_the_keyboard(page):
+    explorer = watched(page, "Six places, step by step")
+    for press, (button, words) in enumerate(
+        [("one step forward", "Step 2: k9 and k10 in"), ("one step back", "Step 1: k7 and k8 in")],
+        start=1,
+    ):
+        explorer.box.get_by_role("button", name=button).focus()
         page.keyboard.press("Enter")
-        explorer.wait_for_results(4)  # the player has made two steps of its own
-        page.keyboard.press("Enter")
-        page.wait_for_timeout(LATER)
-        stopped = explorer.content.inner_text()
-        assert "Step 1:" not in stopped
-        page.wait_for_timeout(4 * LATER)
-        assert explorer.content.inner_text() == stopped, "it goes on after it was stopped"
-        assert_no_errors(page)
+        explorer.wait_for_results(press)
+        expect(explorer.content).to_contain_text(words)
+    explorer.box.locator(".widget-play button").first.focus()
+    page.keyboard.press("Enter")
+    explorer.wait_for_results(4)  # the player has made two steps of its own
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(LATER)
+    stopped = explorer.content.inner_text()
+    assert "Step 1:" not in stopped
+    page.wait_for_timeout(4 * LATER)
+    assert explorer.content.inner_text() == stopped, "it goes on after it was stopped"
+    assert_no_errors(page)
 
 
 CONTROLS = ".noUi-handle, input[type=checkbox], input[type=text], select"
@@ -464,30 +471,25 @@ KEYS = {"slider": "ArrowRight", "checkbox": "Space", "text": "Tab"}  # what move
 AT_ITS_END = "e => e.getAttribute('aria-valuenow') === e.getAttribute('aria-valuemax')"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), "lab06.ipynb"],
-)
-def test_every_control_of_every_explorer_moves_its_result(browser, lab, name):
-    with opened(browser, lab, name) as page:
-        run_all(page)
-        found = explorers(page)
-        assert found, f"{name} shows no explorer"
-        for explorer in found:
-            controls = explorer.box.locator(CONTROLS).all()
-            assert controls, f"{name}: an explorer without a control"
-            for control in controls:
-                before = explorer.content.inner_html()
-                control.focus()
-                kind = control.evaluate("e => e.matches('.noUi-handle') ? 'slider' : e.type")
-                if kind == "text":  # what was typed is sent when the reader leaves the field
-                    page.keyboard.press("End")
-                    page.keyboard.type(" unheard")
-                if kind == "select-one":  # JupyterLab takes arrow keys for itself while a list is closed
-                    control.select_option(index=0 if control.evaluate("e => e.selectedIndex") else 1)
-                elif kind == "slider" and control.evaluate(AT_ITS_END):
-                    page.keyboard.press("ArrowLeft")
-                else:
-                    page.keyboard.press(KEYS[kind])
-                expect(explorer.content).not_to_have_js_property("innerHTML", before, timeout=5_000)
-        assert_no_errors(page)
+@on(*sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), "lab06.ipynb")
+def test_every_control_of_every_explorer_moves_its_result(page):
+    found = explorers(page)
+    assert found, "it shows no explorer"
+    for explorer in found:
+        controls = explorer.box.locator(CONTROLS).all()
+        assert controls, "an explorer without a control"
+        for control in controls:
+            before = explorer.content.inner_html()
+            control.focus()
+            kind = control.evaluate("e => e.matches('.noUi-handle') ? 'slider' : e.type")
+            if kind == "text":  # what was typed is sent when the reader leaves the field
+                page.keyboard.press("End")
+                page.keyboard.type(" unheard")
+            if kind == "select-one":  # JupyterLab takes arrow keys for itself while a list is closed
+                control.select_option(index=0 if control.evaluate("e => e.selectedIndex") else 1)
+            elif kind == "slider" and control.evaluate(AT_ITS_END):
+                page.keyboard.press("ArrowLeft")
+            else:
+                page.keyboard.press(KEYS[kind])
+            expect(explorer.content).not_to_have_js_property("innerHTML", before, timeout=5_000)
+    assert_no_errors(page)

@@ -28,11 +28,13 @@ NOWHERE = (
 class Run:
     """What nbval and the operating system say about one notebook."""
 
+    notebook: Path
     code: int
     seconds: float
     peak: int
     report: str
     left_behind: tuple[str, ...]
+    data_read: frozenset[str]  # names of the files that it opened in the data folder
     budget: int
 
 
@@ -42,13 +44,15 @@ def run(notebook, folder, data):
     home.mkdir()
     (folder / "course_utils").symlink_to(ROOT / "course_utils")
     copy = Path(shutil.copy(notebook, home))
-    predictions, report = folder / "predictions", folder / "report.json"
+    predictions, report, notes = folder / "predictions", folder / "report.json", folder / "data_read"
     predictions.mkdir()
+    notes.touch()
     settings = {
         "PYTHONPATH": str(HERE / "offline"),
         "COURSE_BUDGET": "quick",
         "COURSE_PREDICTIONS_DIR": str(predictions),
         "COURSE_DATA_DIR": str(data),
+        "NOTE_DATA_IN": str(notes),
         "IPYTHONDIR": str(folder / "ipython"),
         **dict.fromkeys(["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"], NOWHERE),
     }
@@ -79,9 +83,11 @@ def run(notebook, folder, data):
         line[:300] for line in (done.stdout + done.stderr).splitlines()
     ]  # a picture's base64 is one line
     return Run(
+        notebook=notebook,
         **json.loads(report.read_text()),
         report="\n".join(lines[-150:]),
         left_behind=tuple(changed + left),
+        data_read=frozenset(Path(line).name for line in notes.read_text().splitlines()),
         budget=budget,
     )
 
@@ -120,21 +126,11 @@ def test_leaves_nothing_behind(done):
     assert not done.left_behind, f"beside the notebook afterwards: {done.left_behind}"
 
 
-def with_data(notebooks):
-    """Those that look for CIFAR-10."""
-    return [
-        path
-        for path in notebooks
-        if "cifar.load" in "".join(cell.source for _, cell, _ in stored.code(stored.read(path)))
-    ]
-
-
-@pytest.mark.parametrize("notebook", with_data(stored.NOTEBOOKS), ids=lambda path: path.stem)
-def test_runs_without_cifar_too(notebook, tmp_path):
-    if not any(data_dir().glob("*")):
-        pytest.skip(f"{data_dir()} is empty, so the runs above were without CIFAR-10 already")
+def test_runs_without_cifar_too(done, tmp_path):
+    if not done.data_read:
+        pytest.skip(f"it read nothing from {data_dir()}, so the run above was without CIFAR-10 already")
     (tmp_path / "data").mkdir()
-    result = run(notebook, tmp_path, tmp_path / "data")
+    result = run(done.notebook, tmp_path, tmp_path / "data")
     assert result.code == 0, f"without CIFAR-10 nbval ended with {result.code}:\n{result.report}"
     assert result.seconds <= result.budget, (
         f"without CIFAR-10 it took {result.seconds:.1f} s, more than {result.budget} s"
@@ -145,12 +141,12 @@ def test_runs_without_cifar_too(notebook, tmp_path):
 # The checks themselves can fail.
 
 
-def run_made(tmp_path, *cells):
+def run_made(tmp_path, *cells, data="no-data"):
     """The same for a made notebook of code cells (source, output printed)."""
     notebook = tmp_path / "made.ipynb"
     nbformat.write(stored.made(*cells), notebook)
     (tmp_path / "run").mkdir()
-    return run(notebook, tmp_path / "run", tmp_path / "no-data")
+    return run(notebook, tmp_path / "run", tmp_path / data)
 
 
 def test_another_output_than_the_stored_one_is_reported(tmp_path):
@@ -197,6 +193,26 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 def test_the_kernel_has_no_network_but_its_own_machine(tmp_path):
     result = run_made(tmp_path, (NETWORK, "True\n" * 7 + "went through\n" * 2))
     assert result.code == 0, result.report
+
+
+READ = """
+import os, pathlib, subprocess, sys
+
+data = pathlib.Path(os.environ["COURSE_DATA_DIR"])
+open(__import__("json").__file__).close()
+assert (data / "one").exists() and not (data / "none").exists()
+data.joinpath("two").read_text()
+_ = subprocess.run([sys.executable, "-c", f"open({str(data / 'three')!r})"], check=True)
+"""
+
+
+def test_what_is_read_from_the_data_folder_is_seen(tmp_path):
+    (tmp_path / "data").mkdir()
+    for name in ("one", "two", "three"):
+        (tmp_path / "data" / name).touch()
+    result = run_made(tmp_path, (READ,), data="data")
+    assert result.code == 0, result.report
+    assert result.data_read == {"two", "three"}
 
 
 def test_a_notebook_runs_on_the_python_of_the_tests(tmp_path):
