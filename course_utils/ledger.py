@@ -23,7 +23,7 @@ from course_utils.environment import ROOT
 from course_utils.images import shapes
 from course_utils.memory import KeyQueue, ema_update
 from course_utils.networks import ProjectionHead, SmallEncoder, fingerprint
-from course_utils.readout import Split, linear
+from course_utils.readout import Split, interval, linear
 from course_utils.runtime import generator
 from course_utils.training import SimCLR, SimSiam, seeded
 from course_utils.views import POLICIES, draw_parameters, two_views
@@ -131,24 +131,20 @@ def kinds_of_change():
     return [len(operations)]
 
 
-def by_seed(features, factor, condition="colour jitter", inputs="colour"):
-    """Linear accuracy of each seed in the record of notebook 04."""
-    table = records.load("heads_quick").table
-    rows = table[
-        (table["features"] == features)
-        & (table["condition"] == condition)
-        & (table["factor"] == factor)
-        & (table["input"] == inputs)
-        & (table["readout"] == "linear")
-    ]
-    assert len(rows) > 2, f"heads_quick has {len(rows)} rows of {features}, {factor}, {condition}"
+def by_seed(features, factor, record="heads_quick", **where):
+    """Linear accuracy of each seed in a record of notebook 04, after colour jitter if not said otherwise."""
+    where = {"condition": "colour jitter", "input": "colour", "readout": "linear"} | where
+    where |= {"features": features, "factor": factor}
+    table = records.load(record).table
+    rows = table[(table[list(where)] == pd.Series(where)).all(axis=1)]
+    assert len(rows) > 2, f"{record} has {len(rows)} rows of {where}"
     return rows.set_index("seed")["accuracy"]
 
 
 @checks("B7")
 def colour_jitter_teaches_shape():
     """Seeds of ours, of five, in which colour jitter makes shape easier to read from h."""
-    return [(by_seed("h", "shape") > by_seed("h", "shape", "no colour jitter")).sum()]
+    return [(by_seed("h", "shape") > by_seed("h", "shape", condition="no colour jitter")).sum()]
 
 
 @checks("B9")
@@ -361,6 +357,15 @@ def seeds_in_which_z_holds_less_hue():
     return [(by_seed("z", "hue") < by_seed("h", "hue")).sum()]
 
 
+@checks("B13")
+def what_no_head_costs():
+    """Points of hue, then of shape, that h lacks without a head beside an MLP head; mean of our seeds."""
+    return [
+        100 * (by_seed("h", factor) - by_seed("h", factor, record="head_kinds_quick", head="none")).mean()
+        for factor in ("hue", "shape")
+    ]
+
+
 @checks("A15")
 def what_reaches_the_spared_half():
     """Largest gradient on c where the loss sees u alone; with c in sight, less of c, less loss."""
@@ -393,13 +398,15 @@ def both_roles():
 def between_z_and_the_start():
     """Seeds, of five, in which h holds more hue than z; in which less than before training."""
     h, z = by_seed("h", "hue"), by_seed("z", "hue")
-    return [(h > z).sum(), (h < by_seed("random encoder", "hue", "none")).sum()]
+    return [(h > z).sum(), (h < by_seed("random encoder", "hue", condition="none")).sum()]
 
 
 @checks("A18")
 def colour_after_grey():
     """Seeds, of five, in which h of an encoder trained on grey reads hue better in colour."""
-    colour, grey = (by_seed("h", "hue", "all views grey", inputs) for inputs in ("colour", "grey"))
+    colour, grey = (
+        by_seed("h", "hue", condition="all views grey", input=shown) for shown in ("colour", "grey")
+    )
     return [(colour > grey).sum()]
 
 
@@ -619,6 +626,16 @@ def runs_without_a_fingerprint():
     runs = [run for name in records.names() for run in records.load(name).protocol["runs"]]
     assert runs
     return [sum(len(run["weights"]) != len(before) for run in runs)]
+
+
+@checks("B25")
+def eight_times_the_negatives():
+    """Points that MoCo's 1024 negatives gain on SimCLR's 126 in 400 steps each; the interval holds 0."""
+    table = records.load("simclr_moco_shapes_quick").table.query("measure == 'linear'")
+    by_arm = table.pivot(index="seed", columns="arm", values="value")
+    gain = interval(by_arm["MoCo, small batch"] - by_arm["SimCLR, small batch"])
+    assert gain.low < 0 < gain.high
+    return [100 * gain.mean]
 
 
 @checks("B47")
