@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot
 COLOUR_CHANGES = ("brightness", "contrast", "saturation", "hue")  # ViewParameters.order counts in this order
 LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601, with torchvision's digits
 CROP_TRIES = 10
-FUSED_PART = 128 * 3 * 32 * 32  # numbers in the pictures that fused_view takes at a time on a CPU
+FUSED_PART = 256 * 3 * 32 * 32  # numbers in the pictures that fused_view takes at a time on a CPU
 
 
 # --- Policies: what may happen ------------------------------------------------------------------------------
@@ -422,18 +422,18 @@ def fused_view(images, parameters, size=None):
         for start in range(0, len(images), count):
             part = slice(start, start + count)
             _fused_part(images[part], p[part], size, views[part])
-    return views.clamp_(0, 1)
+    return views
 
 
 def _fused_part(images, p, size, views):
-    """fused_view of a part of the pictures, written to views, not yet cut off at 0 and 1."""
+    """fused_view of a part of the pictures, written to views."""
     rows, columns = _box_matrices(images, p.top, p.left, p.height, p.width, size)
     _where(p.flip, columns, partial(torch.flip, dims=[1]))
-    _where(p.blur, rows, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
-    _where(p.blur, columns, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
-    pixels = _rows_and_columns(images, rows, columns).flatten(2)
+    both = torch.cat([rows, columns], dim=2)  # [B, size, H + W]: one blur serves rows and columns
+    _where(p.blur, both, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
+    pixels = _rows_and_columns(images, *both.split(images.shape[2:], dim=2)).flatten(2)
     colours, offset = _colour_matrix(p, pixels.mean(dim=2)).split([3, 1], dim=2)
-    torch.baddbmm(offset, colours, pixels, out=views.view_as(pixels))
+    torch.baddbmm(offset, colours, pixels, out=views.view_as(pixels)).clamp_(0, 1)
 
 
 def _edge(images, size):
@@ -522,12 +522,14 @@ def _resize_matrix(start, length, edge, size):
     A share falls off linearly with the distance from the output pixel's centre (a triangle); where the box is
     shrunk the triangle is widened by the same factor, so that no pixel of the box is skipped.
     """
-    source_pixel = torch.arange(edge, device=start.device) - start[:, None]
-    step = length[:, None, None] / size  # pixels of the box per pixel of the view
-    centre = step * (torch.arange(size, device=start.device)[:, None] + 0.5)
-    distance = (source_pixel[:, None, :] + 0.5 - centre).abs_()
-    share = distance.div_(-step.clamp(min=1)).add_(1).clamp_(min=0)
-    share *= ((source_pixel >= 0) & (source_pixel < length[:, None]))[:, None, :]
+    step = length[:, None] / size  # pixels of the box per pixel of the view
+    width = step.clamp(min=1)  # of the triangle, from its middle to either end
+    pixel = torch.arange(edge, device=start.device) + 0.5 - start[:, None]
+    inside = (pixel > 0) & (pixel < length[:, None])
+    pixel = torch.where(inside, pixel / width, math.inf)  # beyond the box: too far away to have a share
+    centre = step * (torch.arange(size, device=start.device) + 0.5) / width
+    distance = (pixel[:, None, :] - centre[:, :, None]).abs_()
+    share = (1 - distance).clamp_(min=0)
     return share.div_(share.sum(dim=2, keepdim=True))
 
 

@@ -4,9 +4,9 @@
 
 Each makes one view of every picture of a batch of 512 rendered pictures of 32 x 32 pixels, drawing included,
 under the policy "strong" (crop, flip, colour, grey, blur). torchvision works in a DataLoader of two workers.
-Ours works on two threads: in one call with two torch threads, or as two threads with a batch and one torch
-thread each (as training draws ahead). All take turns; the median counts. Writes data/benchmarks/views.json
-and the same as a Markdown table.
+Ours works in one call with one torch thread (as training draws, while another one learns), in one call with
+two, or as two threads with a batch and one torch thread each. All take turns; the median counts. Writes
+data/benchmarks/views.json and the same as a Markdown table.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported, as runtime.ready does
@@ -88,8 +89,8 @@ def make_batch(make, images, generator):
     make(images, draw_parameters(BATCH, EDGE, EDGE, POLICY, generator))
 
 
-def one_call(make, images):
-    torch.set_num_threads(2)
+def one_call(make, images, threads):
+    torch.set_num_threads(threads)
     generator = runtime.generator(0)
     began = time.perf_counter()
     for _ in range(BATCHES):
@@ -112,8 +113,9 @@ def measure(repeats):
     images = shapes.make(BATCH, size=EDGE).images
     contestants = {PIL: Loader(images)}
     for name, make in {"exact": apply_view, "fused": fused_view}.items():
-        contestants[f"{name}, one call on 2 threads"] = lambda make=make: one_call(make, images)
-        contestants[f"{name}, 2 threads with a batch each"] = lambda make=make: two_threads(make, images)
+        contestants[f"{name}, one call on 1 thread"] = partial(one_call, make, images, 1)
+        contestants[f"{name}, one call on 2 threads"] = partial(one_call, make, images, 2)
+        contestants[f"{name}, 2 threads with a batch each"] = partial(two_threads, make, images)
     speeds = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, contestant in contestants.items():
