@@ -266,12 +266,12 @@ def page(request, browser, lab):
     with opened(browser, lab, request.param) as page:
         run_all(page)
         yield page
+        page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
 
 
 def on(*names):
-    """Give a test the page of each notebook; those of one notebook stay in one process."""
-    pages = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
-    return pytest.mark.parametrize("page", pages, indirect=True)
+    """Give a test the page of each of these notebooks."""
+    return pytest.mark.parametrize("page", names, indirect=True)
 
 
 @on("02_infonce.ipynb")
