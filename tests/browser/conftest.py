@@ -1,4 +1,4 @@
-"""With `pytest -n`, the tests of one notebook go to one process, which runs its cells once."""
+"""Under `pytest -n`, all tests of one notebook go to one process, which runs its cells once."""
 
 from xdist.scheduler import LoadScopeScheduling
 

@@ -18,6 +18,9 @@ from course_utils.runtime import data_dir
 HERE = Path(__file__).parent
 # Where networks are trained: two encoders (04: 75 s on 2 idle cores), two CLIPs, six short runs. Others: 60.
 SECONDS = {"04_projection_head": 120, "06_clip": 120, "09_without_negatives": 120}
+# What trains on both cores, or needs more than half of its minute, is run and timed with nothing beside it.
+# Of the others `make test` runs two at a time: one that keeps its limit so keeps it alone as well.
+ALONE = {*SECONDS, "05_moco", "08_evaluation"}
 BYTES = 2 * 2**30
 NOWHERE = (
     "http://127.0.0.1:9"  # programs that are no Python (git, curl) find a proxy here that does not answer
@@ -99,7 +102,11 @@ def test_the_first_three_notebooks_are_there():
     )
 
 
-@pytest.fixture(scope="module", params=stored.NOTEBOOKS, ids=lambda path: path.stem)
+def run_of(path):
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.alone] if path.stem in ALONE else [])
+
+
+@pytest.fixture(scope="module", params=[run_of(path) for path in stored.NOTEBOOKS])
 def done(request, tmp_path_factory):
     result = run(request.param, tmp_path_factory.mktemp(request.param.stem), data_dir())
     print(f"{request.param.stem}: {result.seconds:.1f} s, {result.peak / 2**20:.0f} MiB")
