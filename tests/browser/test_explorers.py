@@ -471,7 +471,15 @@ KEYS = {"slider": "ArrowRight", "checkbox": "Space", "text": "Tab"}  # what move
 AT_ITS_END = "e => e.getAttribute('aria-valuenow') === e.getAttribute('aria-valuemax')"
 
 
-@on(*sorted(path.name for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")), "lab06.ipynb")
+def longest_first(path):
+    """Notebooks that train before others: two processes that share them end at about the same time."""
+    return not path.name.startswith(("04", "06", "09")), path.name
+
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"), key=longest_first)
+
+
+@on(*(path.name for path in NOTEBOOKS), "lab06.ipynb")
 def test_every_control_of_every_explorer_moves_its_result(page):
     found = explorers(page)
     assert found, "it shows no explorer"
