@@ -102,7 +102,7 @@ def two_towers(encoder, words) -> CLIP:
     )
 
 
-def clip_of(pictures, texts, encoder, budget, seed, checkpoint=None):
+def clip_of(pictures, texts, encoder, budget, seed, checkpoint=None, progress=True):
     """A run of CLIP on pictures with these captions, and its towers, which know their words alone."""
     known = captions.vocabulary(texts)
     run = trained(
@@ -113,6 +113,7 @@ def clip_of(pictures, texts, encoder, budget, seed, checkpoint=None):
         policy=None,
         captions=captions.tokens(texts, known),
         checkpoint=checkpoint,
+        progress=progress,
     )
     return run, towers(run.method, known)
 
