@@ -4,6 +4,7 @@ Importing this module costs nothing, and it works before torch is there: `ready`
 """
 
 import contextlib
+import ctypes
 import importlib
 import os
 import platform
@@ -66,6 +67,19 @@ def generator(seed: int) -> "torch.Generator":
     import torch
 
     return torch.Generator().manual_seed(seed)
+
+
+def keep_memory() -> None:
+    """Let this process keep what memory it frees, up to half a gigabyte, for what it needs next.
+
+    Left alone, glibc gives large blocks back to the system, and every page of a fresh block costs a fault:
+    a tenth to a fifth of a training step of the small encoder. Where there is another C library, nothing
+    happens.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, at its most: smaller blocks come from the heap
+        libc.mallopt(-1, 512 << 20)  # M_TRIM_THRESHOLD: bytes that may lie unused at the heap's end
 
 
 def budget() -> str:

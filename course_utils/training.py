@@ -328,6 +328,7 @@ def train(
     of a function that makes one, ValueError for too few pictures or captions that do not belong to them.
     """
     device = torch.device(device or runtime.device())
+    runtime.keep_memory()  # each step needs again what the one before it freed
     half = device.type == "cuda" if half is None else half
     policy = POLICIES.get(policy, policy)
     check_pairs(pictures, captions, budget)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,30 @@ def test_its_import_brings_nothing_heavy():
     code = "import sys, course_utils.runtime; print({'torch', 'pandas', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+# keep_memory
+
+
+def test_what_is_freed_is_kept_for_what_comes_next():
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("no glibc here: nothing to set")
+    code = (
+        "import resource, torch; from course_utils import runtime; runtime.keep_memory()\n"
+        "for _ in range(4):\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    blocks = [torch.ones(5 * 2**20) for _ in range(4)]\n"
+        "    del blocks\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert int(done.stdout) < 2000, done.stderr  # 80 MiB are 20,480 pages
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    monkeypatch.setattr(runtime.ctypes, "CDLL", None)
+    runtime.keep_memory()
 
 
 # ready
