@@ -111,6 +111,7 @@ def two_threads(make, images):
 
 def measure(repeats):
     images = shapes.make(BATCH, size=EDGE).images
+    runtime.keep_memory()  # as train does
     contestants = {PIL: Loader(images)}
     for name, make in {"exact": apply_view, "fused": fused_view}.items():
         contestants[f"{name}, one call on 1 thread"] = partial(one_call, make, images, 1)
