@@ -296,6 +296,8 @@ def interrupted(course, number):
     course.offer("ground", "import time; time.sleep(3)")  # so that to confirm it takes a while
     log = course.root / ".venv.log"
     log.unlink(missing_ok=True)
+    # A child inherits that SIGINT is ignored, as it is where a shell runs the tests in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = course.start()
     while not (log.exists() and "Successfully installed" in log.read_text()):
         assert process.poll() is None
