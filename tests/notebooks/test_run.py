@@ -16,10 +16,9 @@ from course_utils.environment import ROOT
 from course_utils.runtime import data_dir
 
 HERE = Path(__file__).parent
-# Where networks are trained: two encoders (04: 75 s on 2 idle cores), two CLIPs, six short runs. Others: 60.
-# About a minute, two at most. These take more than half a minute, and one machine's speed can drift by half: on
-# a slow day the minute would measure the machine. They run and are timed with nothing beside them; of the
-# others `make test` runs two at a time: one that keeps its limit so keeps it alone as well.
+# About a minute is wanted, two at most are allowed. These train and take more than half a minute, and the
+# speed of a machine can drift by half, so they have the two. They run and are timed with nothing beside them;
+# of the others `make test` runs two at a time: one that keeps its limit so keeps it alone as well.
 ALONE = ("04_projection_head", "05_moco", "06_clip", "08_evaluation", "09_without_negatives")
 SECONDS = dict.fromkeys(ALONE, 120)
 BYTES = 2 * 2**30
