@@ -35,8 +35,9 @@ SURE = 40  # log(1 + exp(40)) is 40 in every digit, even of float64
 
 def within(view_a, view_b, scale):
     """[N, D] twice, row k of both a pair -> [2N] losses: each row looks for its partner among the others."""
-    views = torch.cat([unit(*exact(view, scale)) for view in (view_a, view_b)])
-    return _Pairs.apply(views, None, scale, torch.is_grad_enabled()).to(view_a[1].dtype)
+    rows, lengths = map(torch.cat, zip(exact(view_a, scale), exact(view_b, scale), strict=True))
+    losses = _Pairs.apply(unit(rows, lengths), None, scale, torch.is_grad_enabled())
+    return losses.to(view_a[1].dtype)
 
 
 def between(rows, columns, scale):
@@ -73,14 +74,16 @@ class _Unit(Function):
 
     @staticmethod
     def forward(ctx, rows, lengths):
-        ctx.save_for_backward(rows, lengths)
-        return rows / lengths
+        units = rows / lengths
+        ctx.save_for_backward(units, lengths)
+        ctx.dtype = rows.dtype
+        return units
 
     @staticmethod
     def backward(ctx, grad):
-        rows, lengths = ctx.saved_tensors
-        along = (grad * rows).sum(dim=1, keepdim=True).div_(lengths).div_(lengths)
-        return torch.addcmul(grad, rows, along, value=-1).div_(lengths).to(rows.dtype), None
+        units, lengths = ctx.saved_tensors
+        along = (grad * units).sum(dim=1, keepdim=True)
+        return torch.addcmul(grad, units, along, value=-1).div_(lengths).to(ctx.dtype), None
 
 
 class _Pairs(Function):
@@ -90,20 +93,20 @@ class _Pairs(Function):
     def forward(ctx, rows, columns, scale, gradient_follows):
         alone = columns is None
         columns = rows if alone else columns
-        count = len(rows) // 2 if alone else len(rows)
+        a, b = _partners(rows, columns, alone)
+        positive = (a * b).sum(dim=1).mul_(float(scale))
         # Of a row's negatives and of a column's, or of view a's and view b's.
-        sums = rows.new_zeros(2, count)
+        sums = rows.new_zeros(2, len(a))
         row_sums, column_sums = map(_blocks, (sums.view(-1), sums.view(-1)) if alone else sums)
-        positive = rows.new_empty(count)
         keep = gradient_follows and len(rows) * len(columns) <= KEPT_NUMBERS
-        tiles = _pair_tiles(rows, columns, scale, alone, positive, reuse=not keep)
+        tiles = _pair_tiles(rows, columns, scale, alone, reuse=not keep)
         tiles = list(tiles) if keep else tiles
         for p, q, tile in tiles:
             row_sums[p].add_(tile.sum(dim=1))
             if not (alone and p == q):
                 column_sums[q].add_(tile.sum(dim=0))
         losses = F.softplus(_wide(sums).log_().sub_(positive), threshold=SURE).to(rows.dtype)
-        ctx.save_for_backward(rows, columns, sums, sums + positive.exp_())
+        ctx.save_for_backward(rows, columns, sums, positive.exp_().add(sums))
         ctx.scale, ctx.alone, ctx.kept = scale, alone, tiles if keep else None
         return losses.view(-1) if alone else losses
 
@@ -113,21 +116,24 @@ class _Pairs(Function):
         rows, columns, sums, whole = ctx.saved_tensors
         scale, alone = float(ctx.scale), ctx.alone
         share = grad.view(whole.shape) / whole
-        # What all negatives get together; the positive gets it with the other sign.
-        partner_weight = (share * sums).sum(dim=0).neg_()
         row_shares, column_shares = map(_blocks, (share.view(-1), share.view(-1)) if alone else share)
+        row_shares = [block[:, None] for block in row_shares]
         for_rows = torch.zeros_like(rows)
         for_columns = for_rows if alone else torch.zeros_like(columns)
         x, y, for_x, for_y = map(_blocks, (rows, columns, for_rows, for_columns))
         buffer = _buffer(x[0], y[0])
         for p, q, tile in ctx.kept or _pair_tiles(rows, columns, scale, alone):
-            weights = _corner(buffer, tile.shape)
-            torch.add(row_shares[p][:, None], column_shares[q], out=weights).mul_(tile)
-            for diagonal, pairs in _pair_diagonals(weights, p, q, whole.shape[1], alone):
-                diagonal.copy_(partner_weight[pairs])
+            weights = buffer[: tile.shape[0], : tile.shape[1]]
+            torch.add(row_shares[p], column_shares[q], out=weights).mul_(tile)
             for_x[p].addmm_(weights, y[q], alpha=scale)
             if not (alone and p == q):
                 for_y[q].addmm_(weights.T, x[p], alpha=scale)
+        # What all negatives get together; the positive gets it with the other sign.
+        weights = (share * sums).sum(dim=0)[:, None]
+        a, b = _partners(rows, columns, alone)
+        for_a, for_b = _partners(for_rows, for_columns, alone)
+        for_a.addcmul_(weights, b, value=-scale)
+        for_b.addcmul_(weights, a, value=-scale)
         for_scale = scale_gradient(ctx.scale, rows, for_rows, ways=2 if alone else 1)
         return for_rows, None if alone else for_columns, for_scale, None
 
@@ -180,54 +186,44 @@ def scale_gradient(scale, rows, for_rows, ways):
         return ((rows * for_rows).sum() / (ways * float(scale))).to(scale)
 
 
-def _pair_tiles(rows, columns, scale, alone, positive=None, reuse=True):
-    """Yields (p, q, exp(scale * S)) for block p of rows and q of columns, each tile over the one before.
+def _partners(rows, columns, alone):
+    """The two tensors whose rows k are a pair."""
+    return rows.chunk(2) if alone else (rows, columns)
 
-    0 stands where there is no negative; the similarities of the pairs go to `positive`.
+
+def _pair_tiles(rows, columns, scale, alone, reuse=True):
+    """Yields (p, q, exp(scale * S)) for block p of rows and q of columns; 0 where there is no negative.
+
+    With reuse each tile is written over the one before.
     """
     x, y, scale = _blocks(rows), _blocks(columns), float(scale)
-    count = len(rows) // 2 if alone else len(rows)
+    # From a row's number to those of the columns that are its pair or itself.
+    distances = (0, len(rows) // 2, -(len(rows) // 2)) if alone else (0,)
     numbers = range(len(x))
-    buffer = _buffer(x[0], y[0]) if reuse else None
+    buffer = None
     for p, q in combinations_with_replacement(numbers, 2) if alone else product(numbers, numbers):
-        tile = _corner(buffer, (len(x[p]), len(y[q]))) if reuse else x[p].new_empty(len(x[p]), len(y[q]))
-        tile.addmm_(x[p], y[q].T, beta=0, alpha=scale)
-        diagonals = list(_pair_diagonals(tile, p, q, count, alone))
-        if positive is not None:
-            for diagonal, pairs in diagonals:
-                positive[pairs] = diagonal
-        tile.exp_()
-        for diagonal, _ in diagonals:
-            diagonal.zero_()  # and no -inf before: it would slow exp down
-        if alone and p == q:
-            tile.fill_diagonal_(0)
+        if buffer is None or not reuse:
+            buffer = _buffer(x[p], y[q])
+        tile = buffer[: len(x[p]), : len(y[q])]
+        tile.addmm_(x[p], y[q].T, beta=0, alpha=scale).exp_()
+        for distance in distances:
+            offset = (p - q) * len(x[0]) + distance
+            if -tile.shape[0] < offset < tile.shape[1]:
+                tile.diagonal(offset).zero_()
         yield p, q, tile
-
-
-def _pair_diagonals(tile, p, q, count, alone):
-    """Yields (diagonal of tile p, q that holds pairs, the pairs' numbers as a slice)."""
-    edge = _edge(tile)
-    for distance in (count, -count) if alone else (0,):  # from a row's number to that of its partner's column
-        offset = (p - q) * edge + distance
-        if -tile.shape[0] < offset < tile.shape[1]:
-            diagonal = tile.diagonal(offset)
-            first = p * edge + max(0, -offset) + min(0, distance)
-            yield diagonal, slice(first, first + len(diagonal))
 
 
 def _query_tiles(queries, keys, lengths, scale):
     """Yields (p, j, exp(scale * S), unit keys) for block p of queries and slice j of keys."""
     x, scale = _blocks(queries), float(scale)
     edge = _edge(queries) ** 2 // len(x[0])  # the fewer the queries, the more keys a tile takes
-    buffer, unit_keys = (
-        queries.new_empty(len(x[0]) * min(edge, len(keys))),
-        queries.new_empty(edge, keys.shape[1]),
-    )
+    unit_keys = queries.new_empty(min(edge, len(keys)), keys.shape[1])
+    buffer = _buffer(x[0], unit_keys)
     for start in range(0, len(keys), edge):
         j = slice(start, min(start + edge, len(keys)))
         y = torch.div(keys[j], lengths[j], out=unit_keys[: j.stop - start])
         for p in range(len(x)):
-            tile = _corner(buffer, (len(x[p]), len(y)))
+            tile = buffer[: len(x[p]), : len(y)]
             yield p, j, tile.addmm_(x[p], y.T, beta=0, alpha=scale).exp_(), y
 
 
@@ -240,11 +236,7 @@ def _edge(rows):
 
 
 def _buffer(x, y):
-    return x.new_empty(len(x) * len(y))
-
-
-def _corner(buffer, shape):
-    return buffer[: shape[0] * shape[1]].view(shape)
+    return x.new_empty(len(x), len(y))
 
 
 def _wide(sums):
