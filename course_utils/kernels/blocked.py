@@ -2,7 +2,7 @@
 
 The loss of a row is log(1 + exp(gap)), its gap the log of the sum of exp(scale * s) over its negatives less
 its positive. Sums and gradients are sums over tiles of S = rows @ columns.T: two tiles are all that is ever
-held.
+held, of queries against keys one that is four times as large.
 
 * A tile serves two directions. Along its rows it belongs to the row features, down its columns to the
   column features. Views against themselves have a symmetric S, so half of the tiles are enough.
@@ -10,6 +10,7 @@ held.
   exp(scale * s_ij) * (g_i / whole_i + g_j / whole_j), where whole is the sum with the positive in it; a pair
   has what its negatives have, with the other sign. Each tile is computed again instead of stored: 2 units of
   2 M^2 D flops in all, where autograd on the full matrix needs 3. Small problems keep their tiles.
+* A pair's similarity and gradient come from its two rows alone. In a tile its place is 0, as a row's own is.
 * A query's gradient needs no second look: the weighted sum of the keys builds up beside the sum of the
   weights. Keys are divided by their lengths a block at a time, beside the tile that needs them.
 * No maximum is subtracted. A cosine lies in [-1, 1], so exp(scale * s) lies in [exp(-scale), exp(scale)]:
@@ -35,9 +36,8 @@ SURE = 40  # log(1 + exp(40)) is 40 in every digit, even of float64
 
 def within(view_a, view_b, scale):
     """[N, D] twice, row k of both a pair -> [2N] losses: each row looks for its partner among the others."""
-    rows, lengths = map(torch.cat, zip(exact(view_a, scale), exact(view_b, scale), strict=True))
-    losses = _Pairs.apply(unit(rows, lengths), None, scale, torch.is_grad_enabled())
-    return losses.to(view_a[1].dtype)
+    views = unit(*map(torch.cat, zip(exact(view_a, scale), exact(view_b, scale), strict=True)))
+    return _Pairs.apply(views, None, scale, torch.is_grad_enabled()).to(view_a[1].dtype)
 
 
 def between(rows, columns, scale):
@@ -98,14 +98,15 @@ class _Pairs(Function):
         # Of a row's negatives and of a column's, or of view a's and view b's.
         sums = rows.new_zeros(2, len(a))
         row_sums, column_sums = map(_blocks, (sums.view(-1), sums.view(-1)) if alone else sums)
+        ones = _blocks(rows.new_ones(len(rows)))
         keep = gradient_follows and len(rows) * len(columns) <= KEPT_NUMBERS
         tiles = _pair_tiles(rows, columns, scale, alone, reuse=not keep)
         tiles = list(tiles) if keep else tiles
         for p, q, tile in tiles:
-            row_sums[p].add_(tile.sum(dim=1))
+            row_sums[p].addmv_(tile, ones[q])
             if not (alone and p == q):
-                column_sums[q].add_(tile.sum(dim=0))
-        losses = F.softplus(_wide(sums).log_().sub_(positive), threshold=SURE).to(rows.dtype)
+                column_sums[q].addmv_(tile.T, ones[p])
+        losses = F.softplus(sums.log().sub_(positive), threshold=SURE)
         ctx.save_for_backward(rows, columns, sums, positive.exp_().add(sums))
         ctx.scale, ctx.alone, ctx.kept = scale, alone, tiles if keep else None
         return losses.view(-1) if alone else losses
@@ -143,17 +144,17 @@ class _Queries(Function):
 
     @staticmethod
     def forward(ctx, queries, keys, lengths, scale, gradient_follows):
-        total, mean = queries.new_zeros(len(queries)), torch.zeros_like(queries)
+        total, mean = queries.new_zeros(len(queries)), queries.new_zeros(queries.T.shape).T
         totals, means = _blocks(total), _blocks(mean)
         wants_mean = gradient_follows and (ctx.needs_input_grad[0] or ctx.needs_input_grad[3])
         for p, _, tile, unit_keys in _query_tiles(queries, keys, lengths, scale):
             totals[p].add_(tile.sum(dim=1))
             if wants_mean:
                 means[p].addmm_(tile, unit_keys)
-        mean /= total[:, None]
+        mean = (mean / total[:, None]).contiguous()
         ctx.save_for_backward(queries, keys, lengths, total, mean)
         ctx.scale = scale
-        return _wide(total).log_()
+        return total.log()
 
     @staticmethod
     def backward(ctx, grad):
@@ -216,9 +217,10 @@ def _pair_tiles(rows, columns, scale, alone, reuse=True):
 def _query_tiles(queries, keys, lengths, scale):
     """Yields (p, j, exp(scale * S), unit keys) for block p of queries and slice j of keys."""
     x, scale = _blocks(queries), float(scale)
-    edge = _edge(queries) ** 2 // len(x[0])  # the fewer the queries, the more keys a tile takes
+    # The fewer the queries, the more keys; neither the tile nor the keys beside it outgrow four square tiles.
+    edge = max(1, 4 * _edge(queries) ** 2 // max(x[0].shape))
     unit_keys = queries.new_empty(min(edge, len(keys)), keys.shape[1])
-    buffer = _buffer(x[0], unit_keys)
+    buffer = _buffer(unit_keys, x[0]).T  # stored by columns: so both products are fastest on a CPU
     for start in range(0, len(keys), edge):
         j = slice(start, min(start + edge, len(keys)))
         y = torch.div(keys[j], lengths[j], out=unit_keys[: j.stop - start])
@@ -237,8 +239,3 @@ def _edge(rows):
 
 def _buffer(x, y):
     return x.new_empty(len(x), len(y))
-
-
-def _wide(sums):
-    # float64 where there is one: for vectors it costs nothing, and a tiny loss keeps its digits.
-    return sums.to(torch.float32 if sums.device.type == "mps" else torch.float64, copy=True)
