@@ -6,6 +6,7 @@ import math
 import numbers
 import os
 import pathlib
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -632,15 +633,15 @@ def _unanswered(questions, answers):
     if not isinstance(answers, dict):
         return Verdict(questions.name, WRONG, f"Your answers are {_kind(answers)}; expected a dictionary.")
     given = {question: answers.get(question, ...) for question in questions.choices}
-    missing = [question for question, answer in given.items() if _is_blank(answer)]
+    missing = [question for question, answer in given.items() if any(map(_is_blank, _parts(answer)))]
     if len(missing) == len(given):
         return Verdict(questions.name, NOT_ATTEMPTED, "Replace each ... by your answer.")
     if missing:
         return Verdict(questions.name, WRONG, f"Not answered yet: {', '.join(missing)}.")
     for question, answer in given.items():
         choices = questions.choices[question]
-        if not _chosen(answer) or not _chosen(answer) <= set(choices):
-            headline = f"{question}: {answer!r} is none of its choices. There are: {', '.join(choices)}."
+        if not _chosen(answer) <= set(choices):
+            headline = f"{question}: {_no_choice(answer, choices)} There are: {', '.join(choices)}."
             return Verdict(questions.name, WRONG, headline)
     return None
 
@@ -653,8 +654,20 @@ def _is_blank(answer):
 
 def _chosen(answer):
     """An answer as the set of what was chosen; what nobody can choose becomes a text that is no choice."""
-    parts = answer if isinstance(answer, (list, tuple, set, frozenset)) else [answer]
-    return {part.strip() if isinstance(part, str) else repr(part) for part in parts}
+    return {part.strip() if isinstance(part, str) else repr(part) for part in _parts(answer)}
+
+
+def _parts(answer):
+    """An answer as the list of what was chosen; one that is left out altogether has one part, itself."""
+    return list(answer) if isinstance(answer, (list, tuple, set, frozenset)) and answer else [answer]
+
+
+def _no_choice(answer, choices):
+    """What is wrong with an answer that is none of the choices; one text may hold several of them."""
+    parts = [part.strip() for part in re.split(r",| and ", answer)] if isinstance(answer, str) else []
+    if len(parts) > 1 and set(parts) <= set(choices):
+        return f"{answer!r} is one text; several choices make a list, {json.dumps(parts)}."
+    return f"{answer!r} is none of its choices."
 
 
 # Values in words

@@ -139,6 +139,14 @@ def _z_normalised(method, images, _):
     return normalize(_frozen_features(method, images, "z"), dim=1)
 
 
+def _normalised(method, images, which):
+    return normalize(_frozen_features(method, images, which), dim=1)
+
+
+def _only_z_normalised(method, images, which):
+    return (_normalised if which == "z" else _frozen_features)(method, images, which)
+
+
 def _takes_a_step(function, cases):
     """An optimiser makes a step on the way, if only on a copy of the network."""
     steps = []
@@ -180,6 +188,13 @@ FEATURES = Exercise(
             "h is read where z is asked", "z is what the head makes of h: apply the head too.", _always("h")
         ),
         Misconception("h and z are mixed up", "h comes from the encoder, z from the head.", _other),
+        Misconception(
+            "the features are normalised",
+            "Each row was divided by its length. The loss does so for itself; h and z are what encoder and "
+            "head return.",
+            _normalised,
+            also=(_only_z_normalised,),
+        ),
         Misconception(
             "the encoder is trained during the readout",
             "An optimiser makes a step while the features are read. Frozen features are those of the network "
@@ -225,6 +240,12 @@ def _readout(features, labels, train, test):
 
 def _not_scaled(features, labels, train, test):
     model = LogisticRegression(max_iter=1000).fit(features[train], labels[train])
+    return torch.tensor(model.score(features[test], labels[test]))
+
+
+def _test_rows_as_they_came(features, labels, train, test):
+    scaler = StandardScaler().fit(features[train])
+    model = LogisticRegression(max_iter=1000).fit(scaler.transform(features[train]), labels[train])
     return torch.tensor(model.score(features[test], labels[test]))
 
 
@@ -284,6 +305,10 @@ def _counts_training_rows(function, cases):
     given = float(function(features, labels.clone(), train, test))
     labels[test] = 99
     return 0 < float(function(features, labels, train, test)) <= given
+
+
+def _in_percent(function, cases):
+    return all(1 < float(function(*case.fresh())) <= 100 for case in cases)
 
 
 def _readout_case(seed):
@@ -349,6 +374,17 @@ READOUT = Exercise(
             "fitted on the rows in train.",
             _not_scaled,
         ),
+        Misconception(
+            "the test rows are not scaled",
+            "The classifier was fitted on scaled rows and is judged by rows as they came. Transform both "
+            "parts with the scaler that was fitted on the rows in train.",
+            _test_rows_as_they_came,
+        ),
+        Misconception(
+            "an accuracy in percent",
+            "An accuracy is a share, from 0 to 1: .score() returns one already.",
+            behaves=_in_percent,
+        ),
     ),
     guarantees="Scaler and classifier see the training rows only, and every condition is judged by the same "
     "test rows.",
@@ -376,28 +412,23 @@ PREDICTION = Questions(
 NOTHING = "nothing: compare the shape accuracies"
 
 
-def _cites(label, question):
-    return lambda given: all(cell.endswith(label) for cell in given[question] if cell in CELLS)
-
+SUPPORT = {
+    "jitter helps to read shape from h": {"jitter h shape", "no jitter h shape"},
+    "jitter makes hue harder to read from z": {"jitter z hue", "no jitter z hue"},
+    "with jitter, h keeps more hue than z": {"jitter h hue", "jitter z hue"},
+}
 
 EVIDENCE = Questions(
     name="lab06_evidence",
     choices={
-        "jitter helps to read shape from h": CELLS,
-        "jitter makes hue harder to read from z": CELLS,
-        "with jitter, h keeps more hue than z": CELLS,
+        **dict.fromkeys(SUPPORT, CELLS),
         "hue in z fell; that tells about shape": (
             NOTHING,
             "shape must have become easier to read",
             "shape must have become harder to read",
         ),
     },
-    right={
-        "jitter helps to read shape from h": {"jitter h shape", "no jitter h shape"},
-        "jitter makes hue harder to read from z": {"jitter z hue", "no jitter z hue"},
-        "with jitter, h keeps more hue than z": {"jitter h hue", "jitter z hue"},
-        "hue in z fell; that tells about shape": NOTHING,
-    },
+    right={**SUPPORT, "hue in z fell; that tells about shape": NOTHING},
     misconceptions=(
         Misconception(
             "colour loss taken as evidence on shape",
@@ -418,6 +449,14 @@ EVIDENCE = Questions(
             "one cell is no comparison",
             "Each claim compares two cells of the table: list both.",
             lambda given: any(len(cells) == 1 for cells in given.values() if cells <= set(CELLS)),
+        ),
+        Misconception(
+            "two cells that tell of something else",
+            "They differ in one thing, but not in what the claim is about. What jitter does is jitter "
+            "against no jitter; what h keeps is h against z; shape and hue are no pair.",
+            lambda given: any(
+                _differences(given[claim]) == 1 and given[claim] != cells for claim, cells in SUPPORT.items()
+            ),
         ),
     ),
     guarantees="Each claim rests on two cells that differ in what the claim is about, and in nothing else.",
@@ -470,6 +509,11 @@ TICKET = Questions(
             lambda given: given["candidates of one view"] == {"2N - 2"},
         ),
         Misconception(
+            "candidates of the other side alone",
+            "All other 2N - 1 views are candidates, those of the view's own side as well.",
+            lambda given: given["candidates of one view"] <= {"N", "N - 1"},
+        ),
+        Misconception(
             "z is read where h is asked",
             "The loss looks at z. What is kept for other tasks, and read out, is h.",
             lambda given: given["the readout's input"] == {"z"} or given["the loss compares"] == {"h"},
@@ -478,6 +522,16 @@ TICKET = Questions(
             "the readout takes part in training",
             "A training step knows no labels and no readout: its gradient reaches head and encoder.",
             lambda given: "readout" in given["a training step changes"],
+        ),
+        Misconception(
+            "a part of the network is left out of training",
+            "The gradient comes to the encoder through the head, and a step changes both.",
+            lambda given: given["a training step changes"] < {"encoder", "head"},
+        ),
+        Misconception(
+            "the picture itself is encoded in training",
+            "The encoder is trained on views; the picture as it is comes in when features are read.",
+            lambda given: given["the encoder's input"] == {"a picture"},
         ),
     ),
     guarantees="Training changes encoder and head, the readout only itself.",

@@ -91,6 +91,19 @@ def _keeps_the_colours(one):
     return behaves
 
 
+def _not_from_the_generator(function, cases):
+    """Whether one seed of the generator gives two pairs of views, or two seeds give the same pair."""
+    images, policy, _ = cases[-1].fresh()
+    first, again, other = (
+        function(images.clone(), policy, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+
+    def same(pair):
+        return all(torch.equal(view, one) for view, one in zip(first, pair, strict=True))
+
+    return not same(again) or same(other)
+
+
 def with_policy(fixed):
     """Two views that come from this policy, whichever is given."""
     return lambda images, policy, generator: _two_views(images, fixed, generator)
@@ -164,6 +177,12 @@ TWO_VIEWS = Exercise(
             _without(["colour"], "a"),
             also=(_without(["colour", "grey"], "a"),),
             behaves=_keeps_the_colours(0),
+        ),
+        Misconception(
+            "the generator that was given is not used",
+            "The views come from another source of chance: they differ from run to run, or every batch gets "
+            "the same ones. Hand the argument generator to draw_parameters.",
+            behaves=_not_from_the_generator,
         ),
     ),
     guarantees=(

@@ -100,6 +100,16 @@ def a_policy_of_ones_own(images, policy, generator):
     return tuple(apply_view(images, drawn_for(images, own, generator)) for _ in "ab")
 
 
+def a_generator_of_ones_own(images, policy, generator):
+    own = torch.Generator().manual_seed(0)
+    return tuple(apply_view(images, drawn_for(images, policy, own)) for _ in "ab")
+
+
+def the_global_generator(images, policy, generator):
+    drawn = (drawn_for(images, policy, torch.default_generator) for _ in "ab")
+    return tuple(apply_view(images, parameters) for parameters in drawn)
+
+
 @pytest.mark.parametrize(
     ("function", "name"),
     [
@@ -111,6 +121,8 @@ def a_policy_of_ones_own(images, policy, generator):
         (crop_alone_drawn_first, "colour jitter on view_a only"),
         (plain_view_a, "colour jitter on view_b only"),
         (a_policy_of_ones_own, "the policy that was given is not used"),
+        (a_generator_of_ones_own, "the generator that was given is not used"),
+        (the_global_generator, "the generator that was given is not used"),
     ],
 )
 def test_views_that_are_wrong_are_named(function, name):
@@ -228,6 +240,20 @@ def test_z_for_h_is_named(function):
     assert "z is read where h is asked" in named(lab06.FEATURES, function)
 
 
+def normalised(method, images, which):
+    features = lab06.FEATURES.reference(method, images, which)
+    return features / features.norm(dim=1, keepdim=True)
+
+
+def z_as_the_loss_sees_it(method, images, which):
+    return (normalised if which == "z" else lab06.FEATURES.reference)(method, images, which)
+
+
+@pytest.mark.parametrize("function", [normalised, z_as_the_loss_sees_it])
+def test_normalised_features_are_named(function):
+    assert "the features are normalised" in named(lab06.FEATURES, function)
+
+
 def left_in_training_mode(method, images, which):
     answer = lab06.FEATURES.reference(method, images, which)
     method.train()
@@ -331,6 +357,16 @@ def cross_validated_on_test(features, labels, train, test):
     return cross_val_score(model, features[test].numpy(), labels[test].numpy(), cv=4).mean()
 
 
+def as_they_came(features, labels, train, test):
+    scaler = StandardScaler()
+    model = LogisticRegression(max_iter=1000).fit(scaler.fit_transform(features[train]), labels[train])
+    return model.score(features[test], labels[test])
+
+
+def in_percent(features, labels, train, test):
+    return round(100 * accuracy(features, labels, train, test), 1)
+
+
 def with_parts(**chosen):
     """`accuracy` with rows that are chosen from (train, test)."""
 
@@ -363,6 +399,8 @@ def only_train(train, test):
         (with_parts(fitted=only_test, judged=only_train), "the readout is fitted on the test part"),
         (best_of_several, "the readout is fitted on the test part"),
         (cross_validated_on_test, "the readout is fitted on the test part"),
+        (as_they_came, "the test rows are not scaled"),
+        (in_percent, "an accuracy in percent"),
         (with_parts(judged=only_train), "accuracy on the training part"),
         (with_parts(judged=whole), "accuracy on the training part"),
         (
@@ -417,9 +455,17 @@ def test_right_answers_are_right_and_a_check_does_not_tell(questions):
             {"jitter helps to read shape from h": "jitter h shape"},
             "one cell is no comparison",
         ),
+        (
+            lab06.EVIDENCE,
+            {"jitter makes hue harder to read from z": ["jitter h hue", "jitter z hue"]},
+            "two cells that tell of something else",
+        ),
         (lab06.TICKET, {"fitting the readout changes": ["readout", "encoder"]}, "the encoder is trained"),
         (lab06.TICKET, {"candidates of one view": "2N"}, "the self-pair is left in"),
         (lab06.TICKET, {"candidates of one view": "2N - 2"}, "negatives counted in place of candidates"),
+        (lab06.TICKET, {"candidates of one view": "N"}, "candidates of the other side alone"),
+        (lab06.TICKET, {"the encoder's input": "a picture"}, "the picture itself is encoded in training"),
+        (lab06.TICKET, {"a training step changes": "encoder"}, "a part of the network is left out"),
         (lab06.TICKET, {"the readout's input": "z"}, "z is read where h is asked"),
         (lab06.TICKET, {"a training step changes": lab06.PARTS}, "the readout takes part in training"),
     ],
@@ -438,7 +484,12 @@ def test_answers_that_cannot_be_judged_say_why():
     assert "Not answered yet: the loss compares." in judge(lab06.TICKET, one_left_out).headline
     typo = answers(lab06.TICKET, **{"the loss compares": "zz"})
     assert "'zz' is none of its choices. There are: pictures, views" in judge(lab06.TICKET, typo).headline
+    one_text = answers(lab06.TICKET, **{"a training step changes": "encoder and head"})
+    assert 'several choices make a list, ["encoder", "head"].' in judge(lab06.TICKET, one_text).headline
     assert "expected a dictionary" in judge(lab06.TICKET, ["z"]).headline
+    claim = "with jitter, h keeps more hue than z"
+    half = answers(lab06.EVIDENCE, **{claim: ["jitter h hue", ...]})
+    assert f"Not answered yet: {claim}." in judge(lab06.EVIDENCE, half).headline
 
 
 def test_a_prediction_is_never_wrong():
