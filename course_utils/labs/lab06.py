@@ -257,10 +257,16 @@ COUNTED = ("nearest", "second", "third", "fourth", "fifth")
 
 def draw_neighbours(spaces, data, number) -> str:
     """A picture and its five nearest neighbours in each space, a row each, as HTML."""
-    rows = []
-    for features in spaces.values():
+    rows, shared = [], []
+    for name, features in spaces.items():
         order = (features @ features[number]).argsort(descending=True)
-        rows.append(torch.cat([torch.tensor([number]), order[order != number][:5]]))
+        nearest = order[order != number][: len(COUNTED)]
+        rows.append(torch.cat([torch.tensor([number]), nearest]))
+        same = {
+            label: int((data.probe.labels[label][nearest] == data.probe.labels[label][number]).sum())
+            for label in LABELS
+        }
+        shared.append(f"{name} {same['shape']} and {same['hue']}")
     framed = pad(data.probe.images[torch.stack(rows)] / 255, (1, 1, 1, 1), value=1.0)
     # One image of all: an axes for each of 24 pictures would draw too slowly for a slider.
     high, wide, _, edge, _ = framed.shape
@@ -272,8 +278,9 @@ def draw_neighbours(spaces, data, number) -> str:
     axes.spines[:].set_visible(False)
     axes.grid(False)
     shape, hue = (data.probe[number : number + 1].named(label)[0] for label in LABELS)
-    alt = f"A {hue} {shape} and its five nearest neighbours in four spaces: {', '.join(spaces)}."
-    return f'<p role="status">a {hue} {shape}</p>' + figures.picture(figure, alt).data
+    status = f"A {hue} {shape}. Of its five nearest, its shape and its hue have: {'; '.join(shared)}."
+    alt = f"A row for each space, the picture and its five nearest. {status}"
+    return f'<p role="status">{status}</p>' + figures.picture(figure, alt).data
 
 
 # --- The exit ticket ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from course import Course, as_an_instructor, notebook, secrets, solutions
 
 from course_utils import records
 from course_utils.exercises import lab06 as exercises
+from course_utils.images import shapes
 from course_utils.labs import build, lab06
 from course_utils.labs.grading import student_seed
 
@@ -423,3 +424,14 @@ def test_a_table_of_something_else_is_found(astray):
 def test_no_table_is_not_attempted(untrained):
     assert judged(None, untrained).status == "not attempted"
     assert judged(pd.DataFrame(), None).status == "not attempted"
+
+
+def test_the_neighbours_are_told_in_words():
+    probe = shapes.make(120, seed=1)
+    spaces = {
+        f"by {label}": torch.nn.functional.one_hot(probe.labels[label]).float() for label in lab06.LABELS
+    }
+    page = lab06.draw_neighbours(spaces, lab06.Data(None, probe, None, None), 3)
+    [status] = re.findall(r'<p role="status">(.*?)</p>', page)
+    assert re.search(r"have: by shape 5 and \d; by hue \d and 5\.$", status), status
+    assert f'alt="A row for each space, the picture and its five nearest. {status}"' in page
