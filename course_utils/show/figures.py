@@ -14,6 +14,7 @@ from numbers import Integral
 import numpy as np
 import torch
 from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from PIL import Image
@@ -97,17 +98,21 @@ def svg(figure: Figure, alt: str) -> str:
 
 def _pixels(figure):
     """The figure's image type and file: a drawing in 256 colours, photographs in all of theirs."""
-    raw = io.BytesIO()
+    dpi, canvas = figure.dpi, figure.canvas
     with rc_context(STYLE):
-        figure.savefig(raw, format="png", dpi=2 * PIXELS_PER_INCH, pil_kwargs={"compress_level": 0})
+        figure.set_dpi(2 * PIXELS_PER_INCH)
+        drawn = FigureCanvasAgg(figure)
+        drawn.draw()  # once; savefig would draw twice, and a reader waits for it at every move of a slider
+    figure.set_dpi(dpi)
+    figure.set_canvas(canvas)
     if "matplotlib.pyplot" in sys.modules:  # or the cell would show a pyplot figure a second time
         sys.modules["matplotlib.pyplot"].close(figure)
-    image = Image.open(raw).convert("RGB")
+    image = Image.fromarray(np.asarray(drawn.buffer_rgba())).convert("RGB")
     if any(shown.get_array().ndim == 3 for axes in figure.axes for shown in axes.images):
         if len(file := _file(image, "PNG")) <= PNG_BYTES:
             return "png", file
         return "jpeg", _file(image, "JPEG", quality=85)
-    return "png", _file(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True)
+    return "png", _file(image.quantize(256, dither=Image.Dither.NONE), "PNG")
 
 
 def _file(image, kind, **settings):

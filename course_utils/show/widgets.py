@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import ipywidgets
-from ipywidgets import HTML, FloatSlider, HBox, IntSlider, Layout, SelectionSlider, VBox
+from ipywidgets import HTML, Dropdown, FloatSlider, HBox, IntSlider, Layout, SelectionSlider, VBox
 
 from course_utils import contrast
 from course_utils.show.figures import candidate_bars, gradient_curves, picture
@@ -150,7 +150,7 @@ class Explorer(WithFallback):
             if control.has_trait("tooltip"):  # ipywidgets 8 would show "null" over the description
                 control.tooltip = control.description
             control.style.description_width = f"{width:.1f}em"
-            control.layout.width = f"{width + 16:.1f}em"
+            control.layout.width = f"{width + max(16, _longest_option(control)):.1f}em"
         return list(self.controls.values())
 
     def _observe(self, on=True):
@@ -180,6 +180,14 @@ class Explorer(WithFallback):
         return ", ".join(
             f"{self.controls[name].description} = {_short(value)}" for name, value in frame.items()
         )
+
+
+def _longest_option(control):
+    """How wide a list has to be, in em, for its longest option; 0 for any other control."""
+    if not isinstance(control, Dropdown):
+        return 0
+    labels = (option[0] if isinstance(option, tuple) else option for option in control.options)
+    return 0.5 * max(len(str(label)) for label in labels) + 4
 
 
 def _string(result):

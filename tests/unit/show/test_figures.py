@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import rc_context
 from PIL import Image
 
 from course_utils.contrast import candidate_table
 from course_utils.images import photo
 from course_utils.show import picture
 from course_utils.show.figures import (
+    PIXELS_PER_INCH,
+    STYLE,
     candidate_bars,
     data_flow,
     gradient_curves,
@@ -62,6 +65,22 @@ def test_a_picture_carries_alt_size_and_pixels():
     assert pixels(shown).size == (800, 400)
     assert repr(shown) == '[picture: A "straight" line <up>]'
     assert 'width="200" height="100"' in picture(figure, "smaller", width=200).data
+
+
+def test_a_picture_is_what_savefig_draws_and_leaves_the_figure_as_it_was():
+    figure, axes = new_figure(3, 2, columns=2)
+    for one in axes:
+        one.plot([0, 1], [1, 0], "o-", label="a line")
+        one.set(xlabel="x", title="a title")
+        one.legend()
+    canvas, dpi = figure.canvas, figure.dpi
+    shown = pixels(picture(figure, "two lines")).convert("RGB")
+    assert figure.canvas is canvas and figure.dpi == dpi
+    raw = io.BytesIO()
+    with rc_context(STYLE):
+        figure.savefig(raw, format="png", dpi=2 * PIXELS_PER_INCH)
+    drawn = Image.open(raw).convert("RGB").quantize(256, dither=Image.Dither.NONE).convert("RGB")
+    assert np.array_equal(np.asarray(shown), np.asarray(drawn))
 
 
 def test_small_pictures_keep_every_colour_and_photographs_stay_small():

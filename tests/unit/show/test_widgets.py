@@ -96,6 +96,18 @@ def test_ipython_takes_the_bundle_with_every_version_of_ipywidgets():
     assert WIDGET_VIEW in data and "<figure" in data["text/html"]
 
 
+def test_a_list_is_wide_enough_for_its_longest_option():
+    options = [("short", 0), ("long, " * 12, 1)]
+    explorer = squares(
+        controls={
+            "x": ipywidgets.Dropdown(options=options, value=1, description="x"),
+            "y": ipywidgets.IntSlider(0, description="y"),
+        }
+    )
+    wide, usual = (float(explorer.controls[name].layout.width.removesuffix("em")) for name in "xy")
+    assert wide > 0.5 * len(options[1][0]) > usual
+
+
 def test_controls_are_core_widgets_with_descriptions():
     explorer = CandidateExplorer([0.8, 0.4, 0.2])
     for control in explorer.controls.values():
