@@ -175,7 +175,7 @@ def loss_and_readout(record) -> pd.DataFrame:
     if "measure" not in table or not {"loss", "linear"} <= set(table["measure"]):
         return pd.DataFrame()
     varied = next(column for column in ("temperature", "momentum", "arm") if column in table)
-    table = table[table[varied].notna() & (table[varied] != RANDOM)]
+    table = table[table[varied].notna() & ~table[varied].isin(CONTROLS)]
     last = next((column for column in ("progress", "at") if column in table), None)
     losses = table[table["measure"] == "loss"]
     if last:

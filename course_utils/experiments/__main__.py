@@ -4,6 +4,7 @@ import argparse
 
 from course_utils import records
 from course_utils.experiments import (
+    augmentations,
     cifar,
     clip,
     heads,
@@ -32,6 +33,7 @@ EXPERIMENTS = {
         lab06.lab06_ranges,
         without_negatives.without_negatives,
         transfer.transfer,
+        augmentations.augmentations_cifar,
     )
 }
 
