@@ -147,6 +147,16 @@ def colour_jitter_teaches_shape():
     return [(by_seed("h", "shape") > by_seed("h", "shape", condition="no colour jitter")).sum()]
 
 
+@checks("B8")
+def leaving_out_blur_and_flip():
+    """Points that our readout of CIFAR-10 gains without blur, then without flip, whose interval holds 0."""
+    table = records.load("augmentations_cifar_quick").table.query("measure == 'linear' and seed == seed")
+    by_arm = table.pivot(index="seed", columns="arm", values="value")
+    blur, flip = (interval(by_arm[f"without {name}"] - by_arm["whole policy"]) for name in ("blur", "flip"))
+    assert blur.low > 0 and flip.low < 0 < flip.high
+    return [100 * blur.mean, 100 * flip.mean]
+
+
 @checks("B9")
 def histograms_find_partners():
     """Draws, of three, in which colour histograms alone find a view's partner at ten times chance."""

@@ -40,7 +40,7 @@ def augmentations_cifar(seeds=range(5)):
         last = run.history["loss"].tail(max(1, len(run.history) // 10)).mean()
         results = [
             *readings(arm, read(run.encoder), seed),
-            {"arm": arm, "seed": seed, "measure": "loss", "value": last},
+            {"arm": arm, "seed": seed, "measure": "loss", "value": round(last, 6)},
         ]
         return {**run.protocol, "arm": arm}, results
 
