@@ -122,9 +122,9 @@ class _Pairs(Function):
         for_rows = torch.zeros_like(rows)
         for_columns = for_rows if alone else torch.zeros_like(columns)
         x, y, for_x, for_y = map(_blocks, (rows, columns, for_rows, for_columns))
-        buffer = _buffer(x[0], y[0])
+        buffer = rows.new_empty(len(x[0]), len(y[0]))
         for p, q, tile in ctx.kept or _pair_tiles(rows, columns, scale, alone):
-            weights = buffer[: tile.shape[0], : tile.shape[1]]
+            weights = _corner(buffer, *tile.shape)
             torch.add(row_shares[p], column_shares[q], out=weights).mul_(tile)
             for_x[p].addmm_(weights, y[q], alpha=scale)
             if not (alone and p == q):
@@ -197,16 +197,16 @@ def _pair_tiles(rows, columns, scale, alone, reuse=True):
 
     With reuse each tile is written over the one before.
     """
-    x, y, scale = _blocks(rows), _blocks(columns), float(scale)
+    x, y_t, scale = _blocks(rows), [block.T for block in _blocks(columns)], float(scale)
     # From a row's number to those of the columns that are its pair or itself.
     distances = (0, len(rows) // 2, -(len(rows) // 2)) if alone else (0,)
     numbers = range(len(x))
     buffer = None
     for p, q in combinations_with_replacement(numbers, 2) if alone else product(numbers, numbers):
         if buffer is None or not reuse:
-            buffer = _buffer(x[p], y[q])
-        tile = buffer[: len(x[p]), : len(y[q])]
-        tile.addmm_(x[p], y[q].T, beta=0, alpha=scale).exp_()
+            buffer = x[p].new_empty(len(x[p]), y_t[q].shape[1])
+        tile = _corner(buffer, len(x[p]), y_t[q].shape[1])
+        tile.addmm_(x[p], y_t[q], beta=0, alpha=scale).exp_()
         for distance in distances:
             offset = (p - q) * len(x[0]) + distance
             if -tile.shape[0] < offset < tile.shape[1]:
@@ -220,12 +220,12 @@ def _query_tiles(queries, keys, lengths, scale):
     # The fewer the queries, the more keys; neither the tile nor the keys beside it outgrow four square tiles.
     edge = max(1, 4 * _edge(queries) ** 2 // max(x[0].shape))
     unit_keys = queries.new_empty(min(edge, len(keys)), keys.shape[1])
-    buffer = _buffer(unit_keys, x[0]).T  # stored by columns: so both products are fastest on a CPU
+    buffer = queries.new_empty(len(unit_keys), len(x[0])).T  # by columns: a CPU's products are faster so
     for start in range(0, len(keys), edge):
         j = slice(start, min(start + edge, len(keys)))
         y = torch.div(keys[j], lengths[j], out=unit_keys[: j.stop - start])
         for p in range(len(x)):
-            tile = buffer[: len(x[p]), : len(y)]
+            tile = _corner(buffer, len(x[p]), len(y))
             yield p, j, tile.addmm_(x[p], y.T, beta=0, alpha=scale).exp_(), y
 
 
@@ -237,5 +237,6 @@ def _edge(rows):
     return TILE if rows.device.type == "cpu" else GPU_TILE
 
 
-def _buffer(x, y):
-    return x.new_empty(len(x), len(y))
+def _corner(buffer, rows, columns):
+    # Most tiles are whole, and to slice for each of them would cost as much as to add up its rows.
+    return buffer if buffer.shape == (rows, columns) else buffer[:rows, :columns]
