@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_losses.py
 
 All forms of a case take turns, so that a busy moment hits all of them; the median counts. Memory is the peak
-beyond the inputs in a fresh process. Says of each goal whether it was reached; writes all of it to
+beyond the inputs in a fresh process. At the end a few forms take turns once more, with freed memory kept as
+the course's training keeps it. Says of each goal whether it was reached; writes all of it to
 data/benchmarks/losses.json, and as tables to losses.md. Peers that are not installed are named as such; the
 extra "bench" in pyproject.toml lists them.
 """
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from course_utils import kernels  # noqa: E402
 from course_utils.kernels import blocked  # noqa: E402
+from course_utils.runtime import keep_memory  # noqa: E402
 
 THREADS, WIDTH, TEMPERATURE = 2, 128, 0.1
 PEERS = ["lightly", "pytorch-metric-learning", "info-nce-pytorch", "open_clip_torch"]
@@ -167,6 +169,9 @@ SPEED_GOALS = [
     ("clip_loss", 4096, "open_clip ClipLoss", 3.0),
     ("info_nce", 256, "straightforward cat + cross_entropy", 4.0),
 ]
+# Those that are timed again with memory kept.
+KEPT_CASES = [case for case in CASES if case[1] >= 256]
+KEPT_FORMS = ["blocked", *sorted({peer for _, _, peer, _ in SPEED_GOALS})]
 FLOOR_GOAL, MIB_AT_16384 = 0.8, 200  # at N = 4096
 
 
@@ -190,23 +195,25 @@ def step(form, leaves, constants):
 # --- time ---------------------------------------------------------------------------------------------------
 
 
-def make_forms(loss, n):
+def make_forms(loss, n, names):
     """({name: form}, {name: why it does not take part})."""
     forms, absent = {}, {}
-    for name, make in FORMS[loss].items():
+    for name in names:
         if (name, n) in LEFT_OUT:
             absent[name] = "left out: holds every pair of pairs, seconds and gigabytes from N = 256 on"
             continue
         try:
-            forms[name] = make()
+            forms[name] = FORMS[loss][name]()
         except ImportError:
             absent[name] = "not installed"
     return forms, absent
 
 
-def time_case(loss, n, k, repeats):
+def time_case(loss, n, k, repeats, names=None):
+    """A row for each form, or for those among `names`."""
+    names = [name for name in FORMS[loss] if names is None or name in names]
     leaves, constants = inputs(loss, n, k)
-    forms, absent = make_forms(loss, n)
+    forms, absent = make_forms(loss, n, names)
     values = {}
     for name in list(forms):
         try:
@@ -226,7 +233,7 @@ def time_case(loss, n, k, repeats):
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     rows = []
     compared_with = list(FORMS[loss])[1]
-    for name in FORMS[loss]:
+    for name in names:
         row = {"loss": loss, "N": n, "K": k, "form": name}
         if name in medians:
             row |= {"ms": 1e3 * medians[name], "value": values[name], "repeats": repeats}
@@ -382,6 +389,20 @@ def as_markdown(record):
         if "share of the floor" in row:
             share = f"{row['share of the floor']:.0%}"
             lines += ["", f"N = {row['N']}: the arithmetic alone takes {share} of the time of blocked."]
+    lines += [
+        "",
+        "With freed memory kept (`course_utils.runtime.keep_memory`, as in `train`), which spares all forms "
+        "the page faults of fresh memory:",
+        "",
+        "| loss | N | K | form | ms | blocked is faster by |",
+        "|---|---:|---:|---|---:|---:|",
+    ]
+    for row in record["rows with memory kept"]:
+        if "ms" in row:
+            cells = [row["loss"], row["N"], row["K"] or "", row["form"], f"{row['ms']:.2f}"]
+            cells.append(f"{row['blocked is faster by']:.2f}x")
+            lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    lines += ["", "The goals are for torch as it comes, without `keep_memory`."]
     lines += ["", "| goal | asked | measured | |", "|---|---:|---:|---|"]
     for goal in record["goals"]:
         verdict = "reached" if goal["reached"] else "not reached"
@@ -423,6 +444,13 @@ def main():
             row["MiB"] = peak_memory(row["loss"], row["N"], row["K"], row["form"])
             row["MiB allowed"] = memory_allowed(row["N"]) if row["form"] == "blocked" else None
             print(f"{row['loss']} N={row['N']} {row['form']}: {row['MiB']} MiB", flush=True)
+    keep_memory()  # from here on in this process; the forms above were timed without
+    record["rows with memory kept"] = []
+    for loss, n, k, repeats in KEPT_CASES:
+        if options.quick and n > 256:
+            continue
+        repeats = 3 if options.quick else repeats
+        record["rows with memory kept"] += time_case(loss, n, k, repeats, KEPT_FORMS)
     record["goals"] = goals(record["rows"])
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=1) + "\n")
