@@ -61,7 +61,10 @@ class Recipe:
 RECIPES = {
     # One place of the last map has to see a whole shape, hence the extra convolution.
     "quick": Recipe(
-        partial(SmallEncoder, extra=1), Budget(epochs=13, batch=64, rate=3e-3, size=24), 8192, 2000, 2000
+        partial(SmallEncoder, extra=1),
+        Budget(epochs=10, batch=64, rate=5e-3, size=24),
+        *(8192, 2000, 2000),
+        temperature=0.07,
     ),
     "full": Recipe(resnet18, Budget(epochs=60, batch=512, rate=2e-3), 32_768, 10_000, 10_000),
 }

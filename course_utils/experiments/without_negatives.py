@@ -12,9 +12,15 @@ from course_utils.experiments import heads
 from course_utils.experiments.seeds import side_by_side, trained
 from course_utils.networks import ProjectionHead
 from course_utils.readout import pixels
-from course_utils.training import BYOL, BarlowTwins, SimCLR, SimSiam, seeded
+from course_utils.training import BYOL, BarlowTwins, Budget, SimCLR, SimSiam, seeded
 
-EPOCHS = {"quick": 4, "full": 60}  # of notebook 04's recipe for the same pictures
+# Notebook 04's encoder and pictures, at a rate and a temperature that the search for its recipe tried before.
+RECIPES = {
+    "quick": replace(
+        heads.RECIPES["quick"], budget=Budget(epochs=4, batch=64, rate=3e-3, size=24), temperature=0.1
+    ),
+    "full": heads.RECIPES["full"],
+}
 LOOKS = 20  # how often a run's z are looked at
 LOOKED_AT = 256  # held-out pictures
 FACTORS = ("shape", "hue")
@@ -82,19 +88,18 @@ class Standardised(nn.Module):
 def without_negatives(seeds=range(3)):
     """SimCLR, Barlow Twins, SimSiam and BYOL, whole and with a part left out: collapse and readout."""
     size = runtime.budget()
-    recipe = heads.RECIPES[size]
-    budget = replace(recipe.budget, epochs=EPOCHS[size])
+    recipe = RECIPES[size]
     pictures, fit, test, seen = (
         heads.large_shapes(count, seed)[0]
         for count, seed in ((recipe.train, 1), (recipe.fit, 2), (recipe.test, 3), (LOOKED_AT, 4))
     )
-    every = max(1, budget.steps(len(pictures)) // LOOKS)
+    every = max(1, recipe.budget.steps(len(pictures)) // LOOKS)
     made = arms(recipe)
 
     def one_run(task):
         arm, seed = task
-        board = Dashboard(seen, heads.COLOUR_JITTER, budget.size, every)
-        run = trained(made[arm], pictures, budget, seed=seed, policy=heads.COLOUR_JITTER, watch=board)
+        board = Dashboard(seen, heads.COLOUR_JITTER, recipe.budget.size, every)
+        run = trained(made[arm], pictures, recipe.budget, seed=seed, policy=heads.COLOUR_JITTER, watch=board)
         measured = [(row["step"], measure, row[measure]) for row in board.looks for measure in MEASURES]
         measured += [(len(run.history), *entry) for entry in readings(heads.read(run.encoder))]
         return run.protocol, rows(arm, seed, measured)

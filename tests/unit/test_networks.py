@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from course_utils.networks import HEADS, ProjectionHead, SmallEncoder, TextTower, fingerprint, resnet18
+from course_utils.networks import (
+    HEADS,
+    PlaceMean,
+    ProjectionHead,
+    SmallEncoder,
+    TextTower,
+    fingerprint,
+    resnet18,
+)
 
 
 def count(network):
@@ -38,6 +46,18 @@ def test_memory_format_does_not_change_what_is_computed():
     plain = encoder(views)
     last = encoder.to(memory_format=torch.channels_last)(views.contiguous(memory_format=torch.channels_last))
     torch.testing.assert_close(last, plain)  # float32's usual tolerance: another order of summation
+
+
+def test_the_mean_over_places_is_torch_s_and_its_gradient_stays_in_channels_last():
+    maps = torch.rand(3, 5, 4, 2).to(memory_format=torch.channels_last)
+    gradients = []
+    maps.requires_grad_().register_hook(gradients.append)
+    mean = PlaceMean()(maps)
+    torch.testing.assert_close(mean, maps.mean(dim=(2, 3)))
+    mean.square().sum().backward()
+    torch.testing.assert_close(gradients[0], (mean / 4)[:, :, None, None].expand(maps.shape))
+    # An expanded mean has no format of its own: what the layers below make of it counts.
+    assert gradients[0].stride()[2:] == (0, 0)
 
 
 def test_resnet18_keeps_all_32_pixels_up_to_the_first_block():

@@ -21,8 +21,7 @@ GROUP_NORMED = ("BYOL, group norm", "BYOL, group norm, standardised weights")
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(heads, "RECIPES", {"quick": TINY})
-    monkeypatch.setattr(without_negatives, "EPOCHS", {"quick": 1})
+    monkeypatch.setattr(without_negatives, "RECIPES", {"quick": TINY})
     monkeypatch.setattr(without_negatives, "LOOKED_AT", 12)
     monkeypatch.setattr(without_negatives, "FACTORS", ("shape",))
 
