@@ -228,6 +228,8 @@ class ViewParameters:
 
     def to(self, device) -> "ViewParameters":
         """The same parameters on another device."""
+        if self.top.device == torch.device(device):
+            return self
         return self._map(lambda tensor: tensor.to(device))
 
     def table(self) -> pd.DataFrame:
@@ -393,47 +395,66 @@ def apply_view(images, parameters, size=None):
     p = parameters.to(images.device)
     # Half precision would cost the pictures their low bits.
     with torch.autocast(images.device.type, enabled=False):
-        views = crop_and_resize(images, p.top, p.left, p.height, p.width, size)
-        _where(p.flip, views, flip)
-        _where(p.colour, views, colour_jitter, p.brightness, p.contrast, p.saturation, p.hue, p.order)
+        views = crop_and_resize(images, p.top, p.left, p.height, p.width, size, p.flip)
+        _jitter(views, p.colour, (p.brightness, p.contrast, p.saturation, p.hue), p.order)
         _where(p.grey, views, greyscale)
         _where(p.blur, views, blur, p.sigma, kernel_size=_kernel_size(size))
     return views.clamp_(0, 1)  # the resize may pass 1 by a rounding error
 
 
 def fused_view(images, parameters, size=None):
-    """A fast stand-in for apply_view, with the same arguments, parameters, result and errors.
+    """A fast stand-in for apply_view, with the same arguments, parameters and errors.
 
-    Every operation is made a matrix, and the matrices of a picture are multiplied before they meet it: one
-    for its rows and one for its columns hold crop, resize, flip and blur; one for its colours, 3 x 3 and an
-    offset, holds jitter and grey. It draws from another distribution than apply_view: nothing is cut off at 0
-    and 1 before the end, contrast sees the mean of the blurred view, and hue is a rotation about the grey
-    axis instead of a way around HSV's hexagon (they agree at thirds of a turn, where nothing is cut off).
-    Crop, flip, grey and blur are the same, and so is each of brightness, contrast and saturation alone.
+    Crop, resize, flip and blur are one matrix for the rows and one for the columns of each picture; colour
+    jitter and grey are a matrix for its colours and an offset. The views lie in memory channels last, as a
+    convolution wants them. They come from another distribution than apply_view's: nothing is cut off at 0 and
+    1 before the end, contrast sees the mean of the blurred view, and hue is a rotation about the grey axis
+    instead of a way around HSV's hexagon (they agree at thirds of a turn, where nothing is cut off). Crop,
+    flip, grey and blur are the same, and so is each of brightness, contrast and saturation alone.
     """
-    images = _as_float(images)
+    _check_images(images)
     size = _edge(images, size)
     p = parameters.to(images.device)
     _check_boxes(images, p.top, p.left, p.height, p.width, size)
-    on_cpu = images.device.type == "cpu"  # there a part has to fit the cache, and fresh memory takes time
+    views = torch.empty(len(images), size, size, 3, device=images.device, dtype=torch.float32)
+    on_cpu = images.device.type == "cpu"  # there a part has to fit the cache
     count = max(1, FUSED_PART // images[0].numel()) if on_cpu else len(images)
-    views = images.new_empty(len(images), 3, size, size)
     with torch.autocast(images.device.type, enabled=False):
-        for start in range(0, len(images), count):
-            part = slice(start, start + count)
-            _fused_part(images[part], p[part], size, views[part])
-    return views
+        prepared = (
+            images,
+            *_places(p.top, p.height, images.shape[2], size),
+            *_places(p.left, p.width, images.shape[3], size, p.flip),
+            _fused_kernel(p, size),
+            *_colour_matrices(p),
+            views,
+        )
+        for part in zip(*(tensor.split(count) for tensor in prepared), strict=True):
+            _fused_part(*part)
+    return views.permute(0, 3, 1, 2)
 
 
-def _fused_part(images, p, size, views):
-    """fused_view of a part of the pictures, written to views."""
-    rows, columns = _box_matrices(images, p.top, p.left, p.height, p.width, size)
-    _where(p.flip, columns, partial(torch.flip, dims=[1]))
-    both = torch.cat([rows, columns], dim=2)  # [B, size, H + W]: one blur serves rows and columns
-    _where(p.blur, both, _blur_rows, p.sigma, kernel_size=_kernel_size(size))
-    pixels = _rows_and_columns(images, *both.split(images.shape[2:], dim=2)).flatten(2)
-    colours, offset = _colour_matrix(p, pixels.mean(dim=2)).split([3, 1], dim=2)
-    torch.baddbmm(offset, colours, pixels, out=views.view_as(pixels)).clamp_(0, 1)
+def _fused_kernel(p, size):
+    """Each picture's kernel of the blur, [B, K]: 1 in its middle where none happens, K = 1 if none does."""
+    sigma = torch.where(p.blur, p.sigma, 0).clamp(min=1e-3)  # so narrow that the neighbours have no share
+    return _gaussian(sigma, _kernel_size(size) if p.blur.any() else 1)
+
+
+def _fused_part(images, y, y_centre, x, x_centre, kernel, colours, pull, views):
+    """fused_view of a part of the pictures, written to views [B, S, S, 3]."""
+    count, _, height, _ = images.shape
+    rows, columns = _shares(y, y_centre), _shares(x, x_centre)
+    if kernel.shape[1] > 1:
+        blurred = _blur_matrix(kernel, len(rows[0]))
+        rows, columns = torch.bmm(blurred, rows), torch.bmm(blurred, columns)
+    if images.dtype == torch.uint8:
+        colours, pull = colours / 255, pull / 255
+    narrow = torch.bmm(images.float().flatten(1, 2), columns.mT)
+    mean = torch.bmm(narrow.view(count, 3, height, -1).mean(dim=3), rows.mean(dim=1)[:, :, None])
+    # With the channels behind them, the rows need one product a picture instead of three.
+    mixed = torch.bmm(narrow.view(count, 3, -1).mT, colours.mT)  # [B, H S, 3]
+    offset, size = torch.bmm(pull, mean), len(rows[0])
+    torch.baddbmm(offset, rows, mixed.view(count, height, -1), out=views.view(count, size, -1))
+    views.clamp_(0, 1)
 
 
 def _edge(images, size):
@@ -459,7 +480,7 @@ def _where(chosen, images, operation, *parameters, **settings):
         images.index_copy_(0, chosen, changed)
 
 
-def _as_float(images):
+def _check_images(images):
     kind = images.dtype if isinstance(images, torch.Tensor) else type(images).__name__
     if kind != torch.uint8 and not (isinstance(images, torch.Tensor) and images.is_floating_point()):
         raise TypeError(f"images is of type {kind}; expected a tensor, uint8 or floating: convert it first.")
@@ -469,26 +490,33 @@ def _as_float(images):
             f"(one picture of shape [3, H, W]: add the leading axis with images[None])."
         )
     if images.dtype == torch.uint8:
-        return images.float().div_(255)
+        return
     low, high = images.aminmax()
     if not (low >= 0 and high <= 1):  # a NaN fails both
         raise ValueError(
             f"images holds values from {low.item():g} to {high.item():g}; expected floats in [0, 1] "
             f"without NaN: give uint8 pictures as they are, and normalise after the views are made."
         )
-    return images.float()
+
+
+def _as_float(images):
+    _check_images(images)
+    return images.float().div_(255) if images.dtype == torch.uint8 else images.float()
 
 
 # --- Operations: float32 [B, 3, H, W] in [0, 1] and one parameter per picture -------------------------------
 
 
-def crop_and_resize(images, top, left, height, width, size):
+def crop_and_resize(images, top, left, height, width, size, flip=None):
     """Cut a box out of each picture and resize it to size x size, bilinear with antialias.
 
-    top, left, height, width: int64 [B], in pixels, inside the picture. Returns [B, 3, size, size]. A resize
-    is linear in the rows and in the columns, so a box is two small matrices: rows @ picture @ columns.T"""
+    top, left, height, width: int64 [B], in pixels, inside the picture; flip: bool [B], whether to mirror left
+    and right. Returns [B, 3, size, size]. A resize is linear in the rows and in the columns, so a box is two
+    small matrices: rows @ picture @ columns.T"""
     _check_boxes(images, top, left, height, width, size)
-    return _rows_and_columns(images, *_box_matrices(images, top, left, height, width, size))
+    rows = _shares(*_places(top, height, images.shape[2], size))
+    columns = _shares(*_places(left, width, images.shape[3], size, flip))
+    return _rows_and_columns(images, rows, columns)
 
 
 def _check_boxes(images, top, left, height, width, size):
@@ -508,29 +536,28 @@ def _check_boxes(images, top, left, height, width, size):
             )
 
 
-def _box_matrices(images, top, left, height, width, size):
-    """The matrices of crop_and_resize: rows [B, size, H] and columns [B, size, W]."""
-    return (
-        _resize_matrix(top, height, images.shape[2], size),
-        _resize_matrix(left, width, images.shape[3], size),
-    )
+def _places(start, length, edge, size, flip=None):
+    """Where the pixels of a picture's edge [B, edge] and those of its resized box [B, size] lie.
 
-
-def _resize_matrix(start, length, edge, size):
-    """[B, size, edge]: the share of each of the picture's pixels in each pixel of the resized box.
-
-    A share falls off linearly with the distance from the output pixel's centre (a triangle); where the box is
-    shrunk the triangle is widened by the same factor, so that no pixel of the box is skipped.
+    Counted in half-widths of the triangle in which a pixel's share falls off with its distance: a pixel, and
+    where the box is shrunk as many as become one, so that none of the box is skipped. flip: bool [B], whether
+    the box is read backwards.
     """
-    step = length[:, None] / size  # pixels of the box per pixel of the view
-    width = step.clamp(min=1)  # of the triangle, from its middle to either end
-    pixel = torch.arange(edge, device=start.device) + 0.5 - start[:, None]
+    at = partial(torch.arange, dtype=torch.float32, device=start.device)
+    step = length[:, None].float() / size  # pixels of the box per pixel of the view
+    width = step.clamp(min=1)
+    pixel = at(edge) + 0.5 - start[:, None]
     inside = (pixel > 0) & (pixel < length[:, None])
     pixel = torch.where(inside, pixel / width, math.inf)  # beyond the box: too far away to have a share
-    centre = step * (torch.arange(size, device=start.device) + 0.5) / width
+    centre = step * (at(size) + 0.5) / width
+    return pixel, centre if flip is None else torch.where(flip[:, None], centre.flip(1), centre)
+
+
+def _shares(pixel, centre):
+    """[B, size, edge]: the share of each of the picture's pixels in each pixel of the resized box."""
     distance = (pixel[:, None, :] - centre[:, :, None]).abs_()
-    share = (1 - distance).clamp_(min=0)
-    return share.div_(share.sum(dim=2, keepdim=True))
+    minus_share = distance.sub_(1).clamp_(max=0)  # in place; minus cancels in the division
+    return minus_share.div_(minus_share.sum(dim=2, keepdim=True))
 
 
 def _rows_and_columns(images, rows, columns):
@@ -539,27 +566,27 @@ def _rows_and_columns(images, rows, columns):
     return (narrow.flatten(1, 2) @ columns.to(images).mT).unflatten(1, narrow.shape[1:3])
 
 
-def flip(images):
-    """Mirror left and right."""
-    return images.flip(-1)
-
-
 def colour_jitter(images, brightness, contrast, saturation, hue, order):
     """Change brightness, contrast, saturation and hue of each picture, in the picture's own order.
 
     brightness, contrast, saturation: float [B] factors >= 0; hue: float [B], in turns of the colour circle;
     order: int64 [B, 4], each row a permutation of 0..3, positions in COLOUR_CHANGES.
     """
-    amounts = (brightness, contrast, saturation, hue)
+    jittered = images.clone()
+    everywhere = torch.ones(len(images), dtype=torch.bool, device=images.device)
+    _jitter(jittered, everywhere, (brightness, contrast, saturation, hue), order)
+    return jittered
+
+
+def _jitter(images, chosen, amounts, order):
+    """colour_jitter, in place, of the chosen pictures."""
     for name, amount, least in zip(COLOUR_CHANGES, amounts, (0, 0, 0, -math.inf), strict=True):
         if not ((amount >= least) & amount.isfinite()).all():
             raise ValueError(f"{name} is {amount.tolist()}; expected finite numbers, none below {least}.")
     changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
-    jittered = images.clone()
     for turn in order.T:  # what comes first in each picture, then what comes second
         for k, change in enumerate(changes):
-            _where(turn == k, jittered, change, amounts[k])
-    return jittered
+            _where(chosen & (turn == k), images, change, amounts[k])
 
 
 def adjust_brightness(images, factor):
@@ -606,32 +633,26 @@ def adjust_hue(images, turn):
     return torch.addcmul(lowest[:, None], chroma[:, None], ramp)
 
 
-def _colour_matrix(p, mean):
-    """[B, 3, 4]: each picture's colour jitter and grey as a matrix for (red, green, blue, 1).
+def _colour_matrices(p):
+    """Each picture's colour jitter and grey: view = colours [B, 3, 3] @ pixel + pull [B, 1, 3] @ mean pixel.
 
-    mean: [B, 3], of each picture's channels before: contrast pulls towards the grey of the mean.
+    Brightness and contrast multiply, whatever their place; saturation keeps the luminance, hue keeps grey. So
+    the order decides one thing alone: whether contrast and saturation see the luminance before or after the
+    turn of the hue.
     """
-    same = torch.eye(3).to(mean)
-    grey = mean.new_tensor(LUMINANCE).expand(3, 3)
-    across = mean.new_tensor([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)  # a quarter of a turn on
-    turn = 2 * math.pi * p.hue[:, None, None]
-    saturation = p.saturation[:, None, None]
-    changes = torch.stack(
-        [
-            same * p.brightness[:, None, None],
-            same * p.contrast[:, None, None],
-            same * saturation + grey * (1 - saturation),
-            1 / 3 + (same - 1 / 3) * turn.cos() + across * turn.sin(),
-        ]
-    )
-    pictures = torch.arange(len(mean), device=mean.device)
-    colours = torch.eye(3, 4).to(mean).expand(len(mean), 3, 4)
-    mean = torch.cat([mean, torch.ones_like(mean[:, :1])], dim=1)[:, :, None]
-    for change in p.order.T:
-        towards = (grey @ colours @ mean)[:, :, 0] * (1 - p.contrast)[:, None]
-        colours = changes[change, pictures] @ colours
-        colours[:, :, 3] += torch.where((change == COLOUR_CHANGES.index("contrast"))[:, None], towards, 0)
-    return torch.where(p.grey[:, None, None], grey @ colours, colours)
+    brightness, contrast, saturation, hue = (getattr(p, change).view(-1, 1, 1) for change in COLOUR_CHANGES)
+    channel = torch.arange(3, dtype=hue.dtype, device=hue.device)
+    thirds = (channel - channel[:, None]) / 3  # of a turn, from channel to channel
+    turned = (1 + 2 * torch.cos(2 * math.pi * (hue + thirds))) / 3
+    place = p.order.argsort(dim=1)
+    _, is_turned_for_contrast, is_turned_for_saturation, _ = (place[:, 3:] < place).T[:, :, None, None]
+    grey = hue.new_tensor([LUMINANCE])
+    luminance = torch.where(is_turned_for_saturation, grey @ turned, grey)
+    colours = saturation * turned + (1 - saturation) * luminance
+    luminance = torch.where(is_turned_for_contrast, grey @ colours, grey)
+    pull = brightness * (1 - contrast) * luminance
+    colours = brightness * contrast * colours
+    return torch.where(p.grey.view(-1, 1, 1), grey @ colours, colours), pull
 
 
 def greyscale(images):
@@ -662,22 +683,22 @@ def blur(images, sigma, kernel_size):
         raise ValueError(
             f"sigma goes down to {sigma.min().item():g}; expected more than 0 pixels for each picture."
         )
-    return _rows_and_columns(
-        images, _blur_matrix(sigma, kernel_size, height), _blur_matrix(sigma, kernel_size, width)
-    )
+    kernel = _gaussian(sigma, kernel_size)
+    return _rows_and_columns(images, _blur_matrix(kernel, height), _blur_matrix(kernel, width))
 
 
-def _blur_rows(matrices, sigma, kernel_size):
-    """Blur after each picture's matrix [B, size, edge]."""
-    return _blur_matrix(sigma, kernel_size, matrices.shape[1]).to(matrices) @ matrices
-
-
-def _blur_matrix(sigma, kernel_size, edge):
-    """[B, edge, edge]: the share of each pixel of a row in each pixel of the blurred row."""
+def _gaussian(sigma, kernel_size):
+    """[B, kernel_size]: the share of a pixel and its neighbours in the blurred pixel."""
     offset = torch.arange(kernel_size, device=sigma.device) - kernel_size // 2
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2)
-    kernel = kernel / kernel.sum(dim=1, keepdim=True)
-    source = torch.arange(edge, device=sigma.device)[:, None] + offset
+    return kernel / kernel.sum(dim=1, keepdim=True)
+
+
+def _blur_matrix(kernel, edge):
+    """[B, edge, edge]: the share of each pixel of a row in each pixel of the blurred row."""
+    kernel_size = kernel.shape[1]
+    place = torch.arange(edge, device=kernel.device)[:, None]
+    source = place + torch.arange(kernel_size, device=kernel.device) - kernel_size // 2
     source = (edge - 1) - ((edge - 1) - source.abs()).abs()  # mirrored at the first and at the last pixel
     return torch.einsum("bk,ikj->bij", kernel, one_hot(source, edge).to(kernel.dtype))
 

@@ -132,9 +132,18 @@ def test_hue_on_every_colour_of_a_coarse_cube_and_the_twelfths_of_the_circle():
     assert difference(views.adjust_hue(images, turns), each(tv.adjust_hue, images, turns)) < CLOSE
 
 
-def test_flip_and_greyscale():
+def test_a_flipped_box_is_its_mirror_image():
+    images = torch.rand(6, 3, 30, 40, generator=generator())
+    p = draw_parameters(6, 30, 40, "simclr_cifar", generator(1))
+    box, flip = (p.top, p.left, p.height, p.width), torch.tensor([True, False] * 3)
+    whole, some = (views.crop_and_resize(images, *box, 24, flip) for flip in (~flip | flip, flip))
+    plain = views.crop_and_resize(images, *box, 24)
+    assert difference(whole, tv.horizontal_flip(plain)) < CLOSE
+    assert torch.equal(some[flip], whole[flip]) and torch.equal(some[~flip], plain[~flip])
+
+
+def test_greyscale():
     images = pictures(8, 17, 23)
-    assert torch.equal(views.flip(images), tv.horizontal_flip(images))
     assert difference(views.greyscale(images), tv.rgb_to_grayscale(images, num_output_channels=3)) < CLOSE
 
 
@@ -219,6 +228,16 @@ def test_one_fused_operation_is_the_exact_one(policy, edge, size):
     images = pictures(64, edge, edge)
     parameters = draw_parameters(64, edge, edge, policy, generator())
     assert difference(fused_view(images, parameters, size), apply_view(images, parameters, size)) < CLOSE
+
+
+def test_fused_views_of_oblong_pictures_however_they_lie_in_memory():
+    images = torch.randint(256, (20, 3, 30, 44), dtype=torch.uint8, generator=generator())
+    parameters = draw_parameters(20, 30, 44, THE_SAME["geometry"], generator())
+    ours = fused_view(images, parameters, 24)
+    assert difference(ours, apply_view(images, parameters, 24)) < CLOSE
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    for same in (images.contiguous(memory_format=torch.channels_last), images.flip(3).flip(3), images / 255):
+        assert difference(ours, fused_view(same, parameters, 24)) < CLOSE
 
 
 def turned(images, turn):
@@ -704,11 +723,14 @@ def test_views_do_not_depend_on_the_default_dtype():
         256, (6, 3, 24, 24), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
     )
     expected = two_views(pictures, "strong", torch.Generator().manual_seed(2))
+    fused = fused_view(pictures, expected.parameters_a)
     torch.set_default_dtype(torch.float64)
     try:
         again = two_views(pictures, "strong", torch.Generator().manual_seed(2))
+        fused_again = fused_view(pictures, expected.parameters_a)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert again.view_a.dtype == torch.float32
-    # Resize and blur weights are then rounded from float64: one part in 10^7, times a hue's steepest ramp.
+    assert again.view_a.dtype == fused_again.dtype == torch.float32
+    # Some weights are then rounded from float64: one part in 10^7, times a hue's steepest ramp.
     torch.testing.assert_close(again.view_a, expected.view_a, rtol=0, atol=1e-5)
+    torch.testing.assert_close(fused_again, fused, rtol=0, atol=1e-5)
