@@ -12,7 +12,8 @@ held, of queries against keys one that is four times as large.
   2 M^2 D flops in all, where autograd on the full matrix needs 3. Small problems keep their tiles.
 * A pair's similarity and gradient come from its two rows alone. In a tile its place is 0, as a row's own is.
 * A query's gradient needs no second look: the weighted sum of the keys builds up beside the sum of the
-  weights. Keys are divided by their lengths a block at a time, beside the tile that needs them.
+  weights. Keys are divided by their lengths a block at a time, beside the tile that needs them; keys of
+  length 1, as a queue holds them, are taken as they are.
 * No maximum is subtracted. A cosine lies in [-1, 1], so exp(scale * s) lies in [exp(-scale), exp(scale)]:
   float32 holds that, and its sums, up to a scale of 50. Beyond, where a cosine's last digit moves exp(scale *
   s) by more than the sixth, all is computed in float64, which reaches to 600.
@@ -36,14 +37,18 @@ SURE = 40  # log(1 + exp(40)) is 40 in every digit, even of float64
 
 def within(view_a, view_b, scale):
     """[N, D] twice, row k of both a pair -> [2N] losses: each row looks for its partner among the others."""
-    views = unit(*map(torch.cat, zip(exact(view_a, scale), exact(view_b, scale), strict=True)))
-    return _Pairs.apply(views, None, scale, torch.is_grad_enabled()).to(view_a[1].dtype)
+    return _both_ways(view_a, view_b, scale, alone=True)
 
 
 def between(rows, columns, scale):
     """[N, D] twice, row k of both a pair -> [2, N] losses: rows look for columns, columns look for rows."""
-    x, y = (unit(*exact(features, scale)) for features in (rows, columns))
-    return _Pairs.apply(x, y, scale, torch.is_grad_enabled()).to(rows[1].dtype)
+    return _both_ways(rows, columns, scale, alone=False)
+
+
+def _both_ways(first, second, scale, alone):
+    (a, a_lengths), (b, b_lengths) = exact(first, scale), exact(second, scale)
+    lengths = torch.cat([a_lengths, b_lengths])
+    return _Pairs.apply(a, b, lengths, scale, alone, torch.is_grad_enabled()).to(first[1].dtype)
 
 
 def against(queries, positives, keys, scale):
@@ -51,7 +56,9 @@ def against(queries, positives, keys, scale):
     q, p = (unit(*exact(features, scale)) for features in (queries, positives))
     keys, lengths = exact(keys, scale)
     if keys.requires_grad:
-        keys, lengths = unit(keys, lengths), torch.ones_like(lengths)
+        keys, lengths = unit(keys, lengths), None
+    elif keys.dtype == lengths.dtype and (lengths - 1).abs().max() <= 2 * torch.finfo(lengths.dtype).eps:
+        lengths = None  # 1 but for rounding
     log_sum = _Queries.apply(q, keys, lengths, scale, torch.is_grad_enabled())
     return F.softplus(log_sum - scale * (q * p).sum(dim=1), threshold=SURE).to(queries[1].dtype)
 
@@ -70,30 +77,33 @@ def unit(rows, lengths):
 
 
 class _Unit(Function):
-    """rows / lengths. A change along a row does not turn it, so its gradient is what lies across."""
+    """rows / lengths."""
 
     @staticmethod
     def forward(ctx, rows, lengths):
         units = rows / lengths
         ctx.save_for_backward(units, lengths)
-        ctx.dtype = rows.dtype
         return units
 
     @staticmethod
     def backward(ctx, grad):
-        units, lengths = ctx.saved_tensors
-        along = (grad * units).sum(dim=1, keepdim=True)
-        return torch.addcmul(grad, units, along, value=-1).div_(lengths).to(ctx.dtype), None
+        return across(grad.clone(), *ctx.saved_tensors), None
+
+
+def across(grad, units, lengths):
+    """Turns the gradient of units, in place, into that of rows: what is along a row does not turn it."""
+    along = (grad * units).sum(dim=1, keepdim=True)
+    return grad.addcmul_(units, along, value=-1).div_(lengths)
 
 
 class _Pairs(Function):
-    """Rows against columns, read both ways; columns=None: against themselves, where both ways are one."""
+    """The first against the second, read both ways; alone: all against all, where both ways are one."""
 
     @staticmethod
-    def forward(ctx, rows, columns, scale, gradient_follows):
-        alone = columns is None
-        columns = rows if alone else columns
-        a, b = _partners(rows, columns, alone)
+    def forward(ctx, first, second, lengths, scale, alone, gradient_follows):
+        units = torch.cat([first.to(lengths.dtype), second.to(lengths.dtype)]).div_(lengths)
+        a, b = units.chunk(2)
+        rows, columns = (units, units) if alone else (a, b)
         positive = (a * b).sum(dim=1).mul_(float(scale))
         # Of a row's negatives and of a column's, or of view a's and view b's.
         sums = rows.new_zeros(2, len(a))
@@ -107,20 +117,23 @@ class _Pairs(Function):
             if not (alone and p == q):
                 column_sums[q].addmv_(tile.T, ones[p])
         losses = F.softplus(sums.log().sub_(positive), threshold=SURE)
-        ctx.save_for_backward(rows, columns, sums, positive.exp_().add(sums))
+        ctx.save_for_backward(units, lengths, sums, positive.exp_().add(sums))
         ctx.scale, ctx.alone, ctx.kept = scale, alone, tiles if keep else None
         return losses.view(-1) if alone else losses
 
     @staticmethod
     def backward(ctx, grad):
         refuse_double_backward()
-        rows, columns, sums, whole = ctx.saved_tensors
+        units, lengths, sums, whole = ctx.saved_tensors
         scale, alone = float(ctx.scale), ctx.alone
+        a, b = units.chunk(2)
+        rows, columns = (units, units) if alone else (a, b)
         share = grad.view(whole.shape) / whole
         row_shares, column_shares = map(_blocks, (share.view(-1), share.view(-1)) if alone else share)
         row_shares = [block[:, None] for block in row_shares]
-        for_rows = torch.zeros_like(rows)
-        for_columns = for_rows if alone else torch.zeros_like(columns)
+        for_units = torch.zeros_like(units)
+        for_a, for_b = for_units.chunk(2)
+        for_rows, for_columns = (for_units, for_units) if alone else (for_a, for_b)
         x, y, for_x, for_y = map(_blocks, (rows, columns, for_rows, for_columns))
         buffer = rows.new_empty(len(x[0]), len(y[0]))
         for p, q, tile in ctx.kept or _pair_tiles(rows, columns, scale, alone):
@@ -129,14 +142,14 @@ class _Pairs(Function):
             for_x[p].addmm_(weights, y[q], alpha=scale)
             if not (alone and p == q):
                 for_y[q].addmm_(weights.T, x[p], alpha=scale)
+        del tile, buffer  # their room is needed below
         # What all negatives get together; the positive gets it with the other sign.
         weights = (share * sums).sum(dim=0)[:, None]
-        a, b = _partners(rows, columns, alone)
-        for_a, for_b = _partners(for_rows, for_columns, alone)
         for_a.addcmul_(weights, b, value=-scale)
         for_b.addcmul_(weights, a, value=-scale)
-        for_scale = scale_gradient(ctx.scale, rows, for_rows, ways=2 if alone else 1)
-        return for_rows, None if alone else for_columns, for_scale, None
+        for_scale = scale_gradient(ctx.scale, units, for_units, ways=2)
+        # Autograd rounds both halves to the dtypes of the features.
+        return *across(for_units, units, lengths).chunk(2), None, for_scale, None, None
 
 
 class _Queries(Function):
@@ -146,9 +159,10 @@ class _Queries(Function):
     def forward(ctx, queries, keys, lengths, scale, gradient_follows):
         total, mean = queries.new_zeros(len(queries)), queries.new_zeros(queries.T.shape).T
         totals, means = _blocks(total), _blocks(mean)
+        ones = queries.new_ones(len(keys))
         wants_mean = gradient_follows and (ctx.needs_input_grad[0] or ctx.needs_input_grad[3])
-        for p, _, tile, unit_keys in _query_tiles(queries, keys, lengths, scale):
-            totals[p].add_(tile.sum(dim=1))
+        for p, j, tile, unit_keys in _query_tiles(queries, keys, lengths, scale):
+            totals[p].addmv_(tile, ones[j])
             if wants_mean:
                 means[p].addmm_(tile, unit_keys)
         mean = (mean / total[:, None]).contiguous()
@@ -187,11 +201,6 @@ def scale_gradient(scale, rows, for_rows, ways):
         return ((rows * for_rows).sum() / (ways * float(scale))).to(scale)
 
 
-def _partners(rows, columns, alone):
-    """The two tensors whose rows k are a pair."""
-    return rows.chunk(2) if alone else (rows, columns)
-
-
 def _pair_tiles(rows, columns, scale, alone, reuse=True):
     """Yields (p, q, exp(scale * S)) for block p of rows and q of columns; 0 where there is no negative.
 
@@ -215,22 +224,27 @@ def _pair_tiles(rows, columns, scale, alone, reuse=True):
 
 
 def _query_tiles(queries, keys, lengths, scale):
-    """Yields (p, j, exp(scale * S), unit keys) for block p of queries and slice j of keys."""
+    """Yields (p, j, exp(scale * S), unit keys) for block p of queries and slice j of keys.
+
+    lengths: those of the keys, None where all are 1.
+    """
     x, scale = _blocks(queries), float(scale)
     # The fewer the queries, the more keys; neither the tile nor the keys beside it outgrow four square tiles.
     edge = max(1, 4 * _edge(queries) ** 2 // max(x[0].shape))
-    unit_keys = queries.new_empty(min(edge, len(keys)), keys.shape[1])
-    buffer = queries.new_empty(len(unit_keys), len(x[0])).T  # by columns: a CPU's products are faster so
+    most = min(edge, len(keys))
+    unit_keys = None if lengths is None else queries.new_empty(most, keys.shape[1])
+    buffer = queries.new_empty(most, len(x[0])).T  # by columns: a CPU's products are faster so
     for start in range(0, len(keys), edge):
         j = slice(start, min(start + edge, len(keys)))
-        y = torch.div(keys[j], lengths[j], out=unit_keys[: j.stop - start])
+        y = keys[j] if lengths is None else torch.div(keys[j], lengths[j], out=unit_keys[: j.stop - start])
         for p in range(len(x)):
             tile = _corner(buffer, len(x[p]), len(y))
             yield p, j, tile.addmm_(x[p], y.T, beta=0, alpha=scale).exp_(), y
 
 
 def _blocks(rows):
-    return rows.split(_edge(rows))
+    # Ten splits into a single block would take a tenth of a step at N = 256.
+    return rows.split(_edge(rows)) if len(rows) > _edge(rows) else (rows,)
 
 
 def _edge(rows):

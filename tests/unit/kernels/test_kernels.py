@@ -99,6 +99,18 @@ def test_tiny_losses_keep_their_digits(loss, temperature, small_tiles):
     assert max(errors) < 1e-6 / min(temperature, 0.2)
 
 
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_keys_of_length_1(temperature, small_tiles):
+    """They are not divided: rounded to unit length, exactly so in half precision, lying by columns."""
+    query, positive = features(20, 16, 1, torch.float32), features(20, 16, 2, torch.float32)
+    rounded = torch.nn.functional.normalize(features(203, 16, 3, torch.float32), dim=1)
+    exact = torch.eye(16, dtype=torch.bfloat16)
+    for keys in (rounded, exact, rounded.T.contiguous().T, rounded.double()):
+        inputs = (query, positive, keys)
+        errors = compare.relative_errors("info_nce", inputs, temperature, implementation="blocked")
+        assert not compare.too_large(errors[:2], torch.float32), (keys.dtype, errors)
+
+
 # --- all implementations ------------------------------------------------------------------------------------
 
 
