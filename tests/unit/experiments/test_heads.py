@@ -145,12 +145,6 @@ def test_the_hue_with_most_chroma_wins_not_the_one_with_most_pixels():
 
 
 def test_real_pictures_end_to_end(monkeypatch):
-    def stand_in(split, count):
-        rendered = shapes.make(count, seed=len(split))
-        kinds = {"class": rendered.labels["shape"]}
-        return replace(rendered, labels=kinds, names={"class": rendered.names["shape"]})
-
-    monkeypatch.setattr(heads.cifar, "load", stand_in)
     monkeypatch.setattr(heads, "CIFAR_RECIPES", {"quick": TINY})
     record = heads.heads_cifar(range(2))
     cells = record.table.groupby(["condition", "features", "factor", "readout"]).size()

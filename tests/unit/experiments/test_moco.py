@@ -1,29 +1,19 @@
 """The MoCo experiments end to end on a handful of rendered pictures: rows, staleness and seeds."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
 from course_utils.experiments import moco
-from course_utils.images import shapes
 from course_utils.networks import ProjectionHead, SmallEncoder
 from course_utils.training import Budget
-
-
-def classes(split, count=None):
-    rendered = shapes.make(64, seed=len(split))
-    return replace(
-        rendered, labels={"class": rendered.labels["shape"]}, names={"class": rendered.names["shape"]}
-    )
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     budget = Budget(epochs=4, batch=8, size=16)
-    monkeypatch.setattr(moco.cifar, "load", classes)
     monkeypatch.setattr(moco, "READOUT", {"quick": 60})
     monkeypatch.setattr(moco, "TEST", 60)
     monkeypatch.setattr(moco, "STALENESS", {"quick": (SmallEncoder, 64, budget, 24)})

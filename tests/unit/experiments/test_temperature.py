@@ -1,7 +1,5 @@
 """The sweep over the temperature end to end on stand-ins, and one of its recorded runs once more."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -9,21 +7,12 @@ from torch.nn.functional import normalize
 from course_utils import records
 from course_utils.experiments import temperature
 from course_utils.experiments.seeds import on_one_thread
-from course_utils.images import shapes
 from course_utils.networks import SmallEncoder
 from course_utils.readout import prediction
 from course_utils.training import Budget
 
 
-def stand_in(split):
-    rendered = shapes.make(48, seed=len(split))
-    return replace(
-        rendered, labels={"class": rendered.labels["shape"]}, names={"class": rendered.names["shape"]}
-    )
-
-
 def test_every_temperature_seed_and_control_has_its_rows(monkeypatch):
-    monkeypatch.setattr(temperature.cifar, "load", stand_in)
     monkeypatch.setattr(temperature, "CIFAR", {"quick": (SmallEncoder, Budget(epochs=1, batch=16), 40)})
     monkeypatch.setattr(temperature, "TEMPERATURES", (0.1, 1.0))
     record = temperature.temperature_cifar(range(2))

@@ -13,18 +13,10 @@ from course_utils.training import Budget
 TINY = heads.Recipe(SmallEncoder, Budget(epochs=1, batch=16), train=32, fit=48, test=30)
 
 
-def stand_in(split, count):
-    rendered = shapes.make(count, seed=len(split))
-    return replace(
-        rendered, labels={"class": rendered.labels["shape"]}, names={"class": rendered.names["shape"]}
-    )
-
-
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr(heads, "RECIPES", {"quick": TINY})
     monkeypatch.setattr(transfer, "COUNTS", {"quick": 60})
-    monkeypatch.setattr(transfer.cifar, "load", stand_in)
 
 
 def test_every_factor_of_every_representation_has_its_row(monkeypatch):
