@@ -6,9 +6,9 @@ All forms of a case take turns, each round in another order, so that a busy mome
 all of them; the median counts. A turn is two steps, and the second is the one that counts: the first finds
 the caches as another form left them, of code as well as of numbers, so it depends on the company. It is
 written down too. Memory is the peak beyond the inputs in a fresh process. At the end a few forms take turns
-once more, with freed memory kept as the course's training keeps it. Says of each goal whether it was reached;
-writes all of it to data/benchmarks/losses.json, and as tables to losses.md. Peers that are not installed are
-named as such; the extra "bench" in pyproject.toml lists them.
+once more, with freed memory kept as the course's training keeps it. Says of each goal whether it was reached,
+by both steps of a turn; writes all of it to data/benchmarks/losses.json, and as tables to losses.md. Peers
+that are not installed are named as such; the extra "bench" in pyproject.toml lists them.
 """
 
 import argparse
@@ -360,10 +360,13 @@ def goals(rows):
 
     def goal(text, loss, n, form, column, sign, asked):
         row = found.get((loss, n, form), {})
-        measured = row.get(column)
-        reached = measured is not None and (measured >= asked if sign == ">=" else measured <= asked)
+        measured, first = row.get(column), row.get(f"{column}, first step")
+        counted = [value for value in (measured, first) if value is not None]
+        reached = bool(counted) and all(
+            value >= asked if sign == ">=" else value <= asked for value in counted
+        )
         one = {"goal": f"{loss}, N = {n}: {text}", "asked": f"{sign} {asked:g}", "measured": measured}
-        listed.append(one | {"reached": reached, "first step": row.get(f"{column}, first step")})
+        listed.append(one | {"reached": reached, "first step": first})
 
     for loss, n, peer, asked in SPEED_GOALS:
         goal(f"times as fast as {peer}", loss, n, peer, "blocked is faster by", ">=", asked)
@@ -423,7 +426,10 @@ def as_markdown(record):
             cells = [row["loss"], row["N"], row["K"] or "", row["form"], f"{row['ms']:.2f}"]
             cells.append(f"{row['blocked is faster by']:.2f}x")
             lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    lines += ["", "The goals are for torch as it comes, without `keep_memory`."]
+    lines += [
+        "",
+        "The goals are for torch as it comes, without `keep_memory`; a goal is reached in both steps or not.",
+    ]
     lines += ["", "| goal | asked | measured | | in first steps |", "|---|---:|---:|---|---:|"]
     for goal in record["goals"]:
         verdict = "reached" if goal["reached"] else "not reached"
