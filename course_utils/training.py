@@ -318,7 +318,7 @@ def train(
     second view. seed: decides start weights, order and views. checkpoint: the name of a file in
     data/cache/runs that is written after each epoch; where it is there already, the run goes on from it.
     device: by default runtime.device(). half: bfloat16 autocast, by default on a GPU only. On a CPU with two
-    torch threads or more, one of them draws each batch while the others learn from the one before it.
+    torch threads or more, one of them draws each batch during the forward pass of the one before it.
     watch: called with the method after every step, to measure something on the way. progress: whether to show
     a bar; not where several runs go at once, whose bars would write over one another.
 
@@ -406,9 +406,9 @@ def learn(state, draw, count, budget, device, half, save, watch, progress):
 def ahead(draw, device):
     """A function: batches -> their pairs in turn, each drawn while the one before it is learned from.
 
-    One of torch's threads draws, the others learn: more busy threads than cores would wait for one another.
-    Where torch has one thread only, or the device is a GPU, it does both in turn, and the pairs are the same.
-    What a draw raises comes out where its pair was to come.
+    The thread that draws is one of torch's own: see one_thread_spared. Where torch has one thread only, or
+    the device is a GPU, it does both in turn, and the pairs are the same. What a draw raises comes out where
+    its pair was to come.
     """
     threads = torch.get_num_threads()
     if threads == 1 or device.type != "cpu":
@@ -424,10 +424,24 @@ def ahead(draw, device):
 
     try:
         with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=[1]) as pool:
-            torch.set_num_threads(threads - 1)
             yield in_turn
     finally:
         torch.set_num_threads(threads)  # the pool's number would be that of threads yet to come
+
+
+@contextmanager
+def one_thread_spared():
+    """All of torch's threads but one, where it has more: the forward pass leaves one to the next draw.
+
+    The draw takes about as long as the forward pass. The backward pass, which takes twice as long, has all
+    threads again; more busy threads than cores would wait for one another.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads - 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def take_step(state, pair, rate, half):
@@ -437,7 +451,7 @@ def take_step(state, pair, rate, half):
         group["lr"] = rate
     optimiser.zero_grad()
     try:
-        with torch.autocast(pair[0].device.type, torch.bfloat16, enabled=half):
+        with one_thread_spared(), torch.autocast(pair[0].device.type, torch.bfloat16, enabled=half):
             loss = method.loss(*pair)
     except ValueError as error:  # a loss refuses features that are not finite
         if state.step == 0:
