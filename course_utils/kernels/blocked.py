@@ -87,6 +87,7 @@ class _Unit(Function):
 
     @staticmethod
     def backward(ctx, grad):
+        refuse_double_backward()
         return across(grad.clone(), *ctx.saved_tensors), None
 
 
