@@ -21,7 +21,7 @@ import os
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -139,7 +139,7 @@ class MoCo(Method):
 
     def extra_repr(self):
         start = "" if self.start else ", start=False"
-        return f"momentum={self.momentum}, temperature={self.temperature}{start}"
+        return f"queue={self.queue.size}, momentum={self.momentum}, temperature={self.temperature}{start}"
 
 
 class BYOL(Method):
@@ -306,6 +306,7 @@ def train(
     checkpoint=None,
     device=None,
     half=None,
+    compiled=False,
     watch=None,
     progress=True,
 ) -> Run:
@@ -317,10 +318,12 @@ def train(
     apply_view. captions: int64 [len(pictures), L], the pictures' partners; without them the partner is a
     second view. seed: decides start weights, order and views. checkpoint: the name of a file in
     data/cache/runs that is written after each epoch; where it is there already, the run goes on from it.
-    device: by default runtime.device(). half: bfloat16 autocast, by default on a GPU only. On a CPU with two
-    torch threads or more, one of them draws each batch during the forward pass of the one before it.
-    watch: called with the method after every step, to measure something on the way. progress: whether to show
-    a bar; not where several runs go at once, whose bars would write over one another.
+    device: by default runtime.device(). half: bfloat16 autocast, by default on GPUs that have it. compiled:
+    whether torch.compile fuses the encoder's small operations, on a GPU into one CUDA graph: the first step
+    takes up to a minute, and a CPU needs a C++ compiler. watch: called with the method after every step, to
+    measure something on the way. progress: whether to show a bar; not where several runs go at once, whose
+    bars would write over one another. On a CPU with two torch threads or more, one of them draws each batch
+    during the forward pass of the one before it.
 
     An interruption (Ctrl-C, or the kernel's interrupt) returns what is there; the same call with a checkpoint
     goes on from the last whole epoch. On a CPU with the same number of threads the same arguments give the
@@ -329,11 +332,12 @@ def train(
     """
     device = torch.device(device or runtime.device())
     runtime.keep_memory()  # each step needs again what the one before it freed
-    half = device.type == "cuda" if half is None else half
+    torch.backends.cudnn.benchmark = True  # batches keep their shape: the search for the fastest way pays
+    half = has_bfloat16(device) if half is None else half
     policy = POLICIES.get(policy, policy)
     check_pairs(pictures, captions, budget)
     method = seeded(make, seed).to(device, memory_format=torch.channels_last).train()
-    definition = define(method, pictures, captions, policy, fused, budget, seed)
+    definition = define(method, pictures, captions, policy, fused, budget, seed, half, compiled)
     state = State(method, adamw(method, budget), runtime.generator(seed))
     file = checkpoint and runtime.data_dir() / "runs" / f"{checkpoint}.pt"
     if file and file.exists():
@@ -347,7 +351,8 @@ def train(
     draw = partial(draw_pair, images, captions, view=view)
     save = partial(save_checkpoint, file, state, definition) if file else lambda: None
     try:
-        learn(state, draw, len(images), budget, device, half, save, watch or (lambda method: None), progress)
+        with compiled_forward(method.encoder, device) if compiled else nullcontext():
+            learn(state, draw, len(images), budget, device, half, save, watch or (lambda _: None), progress)
     except KeyboardInterrupt:
         print(f"Interrupted after step {state.step} of {total}; the run holds what was learned so far.")
     return Run(
@@ -442,6 +447,23 @@ def one_thread_spared():
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def compiled_forward(network, device):
+    """A network whose forward pass is compiled, for batches of the size that it is given first."""
+    network.forward = torch.compile(
+        network.forward, mode="reduce-overhead" if device.type == "cuda" else "default"
+    )
+    try:
+        yield
+    finally:
+        del network.forward  # the class's own again: a readout comes in other batches, and keeps the outputs
+
+
+def has_bfloat16(device):
+    """Whether this is a GPU that computes in bfloat16; one that only imitates it would be slower."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def take_step(state, pair, rate, half):
@@ -553,7 +575,7 @@ def history(losses, total, budget):
     )
 
 
-def define(method, pictures, captions, policy, fused, budget, seed):
+def define(method, pictures, captions, policy, fused, budget, seed, half, compiled):
     """What decides the result of a run, as plain JSON values: the first part of its protocol."""
     data = {
         "source": pictures.source,
@@ -575,6 +597,10 @@ def define(method, pictures, captions, policy, fused, budget, seed):
     }
     if fused:
         definition["views"] = "fused"
+    if half:
+        definition["precision"] = "bfloat16"
+    if compiled:
+        definition["encoder"] = "compiled"
     return json.loads(json.dumps(definition))
 
 

@@ -37,7 +37,7 @@ from course_utils.views import POLICIES  # noqa: E402
 
 BUDGET = Budget(epochs=2, batch=256, rate=6e-3, size=24)
 POLICY = replace(POLICIES["simclr_cifar"], name="crops of at least a fifth", crop_scale=(0.2, 1))
-STEPS, REPEATS, TEMPERATURE, THREADS = 8, 7, 0.1, 2
+STEPS, REPEATS, TEMPERATURE, THREADS = 8, 11, 0.1, 2
 OURS = "course_utils.training.train"
 
 
@@ -72,7 +72,7 @@ class Watch:
         h.register_hook(self.start)
 
 
-def ours(pictures, threads, fused=False):
+def ours(pictures, threads, **settings):
     """(pictures a second, share of the time outside the encoder)."""
     torch.set_num_threads(threads)
     watch, original = Watch(), training.get_total_norm
@@ -83,7 +83,7 @@ def ours(pictures, threads, fused=False):
 
     training.get_total_norm = get_total_norm
     try:
-        run = train(watch.method, pictures, BUDGET, policy=POLICY, fused=fused, device="cpu")
+        run = train(watch.method, pictures, BUDGET, policy=POLICY, device="cpu", **settings)
     finally:
         training.get_total_norm = original
     seconds = run.protocol["seconds"]
@@ -105,7 +105,7 @@ class PilPictures(torch.utils.data.Dataset):
         return self.transform(self.pictures[k])
 
 
-def lightly(pictures, threads):
+def lightly(pictures, threads, half=False):
     """(pictures a second, None), once the workers are at work and what they had made before is used up."""
     from lightly.loss import NTXentLoss
     from lightly.transforms import SimCLRTransform
@@ -138,7 +138,9 @@ def lightly(pictures, threads):
         view_a, view_b = next(views_of)[:2]
         views = torch.cat([view_a, view_b]).contiguous(memory_format=torch.channels_last)
         optimiser.zero_grad()
-        criterion(*method.project(views).chunk(2)).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = criterion(*method.project(views).chunk(2))
+        loss.backward()
         optimiser.step()
     seconds = time.perf_counter() - began
     del views_of
@@ -153,10 +155,13 @@ def measure(repeats):
     contestants = {
         OURS: partial(ours, pictures, THREADS),
         f"{OURS}, fused views": partial(ours, pictures, THREADS, fused=True),
+        f"{OURS}, fused views, compiled encoder": partial(ours, pictures, THREADS, fused=True, compiled=True),
+        f"{OURS}, fused views, bfloat16": partial(ours, pictures, THREADS, fused=True, half=True),
         f"{OURS}, one thread": partial(ours, pictures, 1),
         f"{OURS}, one thread, fused views": partial(ours, pictures, 1, fused=True),
         "lightly, 2 workers and 1 torch thread": partial(lightly, pictures, 1),
         "lightly, 2 workers and 2 torch threads": partial(lightly, pictures, 2),
+        "lightly, 2 workers and 1 torch thread, bfloat16": partial(lightly, pictures, 1, half=True),
     }
     found = {name: [] for name in contestants}
     for _ in range(repeats):

@@ -728,11 +728,49 @@ def test_fused_views_are_another_run_that_says_so_and_learns(tmp_path):
     assert losses[-6:].mean() < losses[:6].mean()
 
 
-def test_half_precision_learns_too():
-    losses = run_of("SimCLR", Budget(epochs=15, batch=32, rate=1e-2), policy="no_colour", half=True).history[
-        "loss"
-    ]
-    assert losses[-6:].mean() < losses[:6].mean()
+def test_half_precision_is_another_run_that_says_so_and_learns():
+    run_of("SimCLR", checkpoint="one")
+    with pytest.raises(CheckpointError, match=r"differs in precision \(None there, bfloat16 here\)"):
+        run_of("SimCLR", half=True, checkpoint="one")
+    run = run_of("SimCLR", Budget(epochs=15, batch=32, rate=1e-2), policy="no_colour", half=True)
+    losses = run.history["loss"]
+    assert run.protocol["precision"] == "bfloat16" and losses[-6:].mean() < losses[:6].mean()
+
+
+@pytest.mark.parametrize("imitated", [True, False])
+def test_half_precision_is_the_default_where_a_gpu_has_it(monkeypatch, imitated):
+    def is_bf16_supported(including_emulation=True):
+        return imitated and including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
+    assert not training.has_bfloat16(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert training.has_bfloat16(torch.device("cuda")) and not training.has_bfloat16(torch.device("cpu"))
+
+
+def test_a_compiled_encoder_is_another_run_that_says_so_and_learns_the_same(monkeypatch):
+    plain = run_of("SimCLR", checkpoint="one")
+    modes, original = [], torch.compile
+
+    def compile(forward, mode):
+        modes.append(mode)
+        return original(forward, backend="eager")  # traced, but no C++ compiler is needed
+
+    monkeypatch.setattr(torch, "compile", compile)
+    run = run_of("SimCLR", compiled=True)
+    assert modes == ["default"] and run.protocol["encoder"] == "compiled"
+    assert run.protocol["weights"] == plain.protocol["weights"]
+    assert "forward" not in vars(run.encoder)
+    with pytest.raises(CheckpointError, match=r"differs in encoder \(None there, compiled here\)"):
+        run_of("SimCLR", compiled=True, checkpoint="one")
+
+
+def test_on_a_gpu_a_compiled_encoder_is_one_graph_and_gone_after_an_error(monkeypatch):
+    encoder, modes = SmallEncoder(), []
+    monkeypatch.setattr(torch, "compile", lambda forward, mode: modes.append(mode))
+    with pytest.raises(ZeroDivisionError), training.compiled_forward(encoder, torch.device("cuda")):
+        raise ZeroDivisionError
+    assert modes == ["reduce-overhead"] and "forward" not in vars(encoder)
 
 
 def test_progress_shows_loss_rate_and_time_left(capsys):
