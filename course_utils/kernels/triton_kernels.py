@@ -4,15 +4,19 @@
   a row, the largest logit so far and the sum of exponentials relative to it: S never leaves the chip. For
   captions and pictures it leaves the same two numbers a column behind, so one walk serves both directions.
 * gradient_kernel walks the same way once more, turns each tile into its weights W_ij = g_i p_ij + g_j p_ji,
-  and adds W @ columns to its rows' gradient: 3 units of 2 M^2 D flops in all. Programs never add to each
-  other's rows, so there are no atomics and the same input gives the same bits.
+  and adds W @ columns to its rows' gradient. Programs never add to each other's rows, so there are no
+  atomics and the same input gives the same bits.
+
+One computation of S is a unit. NT-Xent and the gradient of MoCo's queries take 3: S for the loss, S once more
+and W @ columns for the gradient. Where rows and columns both want a gradient, as in CLIP, each walks for
+itself: 5 units, the price of no atomics, where autograd on the stored matrix takes 3.
 
 Where few rows meet many columns, the columns are split between programs and the parts added at the end.
 
 Logits are in units of log2, because a GPU has exp2 in hardware. The lengths of the rows and log2(e) /
 temperature are multiplied in after the dot product, so float16 and bfloat16 rows enter the tensor cores as
-they came, unrounded. float32 follows torch.set_float32_matmul_precision: "highest", the default, means full
-float32.
+they came, unrounded. float32 follows torch.set_float32_matmul_precision or torch's newer fp32_precision; the
+default is full float32.
 """
 
 import math
@@ -43,7 +47,11 @@ def logits_of(
     x_ptr, y_ptr, x_factor, y_factor, rows, cols, R, C, D, period,
     PAIRED: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of logits, -inf where there is no negative."""
+    """One tile of logits, -inf where there is no negative.
+
+    The rows of x come anew from the cache for every tile. Where one chunk is the whole width, as in half
+    precision on large cards, the compiler takes their load out of the loop over tiles.
+    """
     s = tl.zeros((rows.shape[0], cols.shape[0]), tl.float32)
     for start in range(0, BLOCK_D, CHUNK):
         d = start + tl.arange(0, CHUNK)
@@ -195,7 +203,7 @@ def operand(unit, raw, dtype):
     power = length.log2().floor().exp2()
     rows = raw / power[:, None]
     # The interpreter multiplies bfloat16 wrongly; as float32 the values are the same.
-    return rows if INTERPRETED else rows.to(dtype), power / length
+    return rows.to(dtype) if tensor_cores(rows.device) else rows, power / length
 
 
 def log_sums(x, x_factor, y, y_factor, scale, period, both_ways):
@@ -250,26 +258,40 @@ def no_weight(y):
 def tile_shape(x):
     """Tile shape and launch options for rows of this width and dtype."""
     width = max(16, triton.next_power_of_2(x.shape[1]))
-    if x.dtype == torch.float32:
-        rows, columns, chunk, warps, stages = (64 if width <= 256 else 32), 64, 32, 8, 2
+    if x.dtype == torch.float32:  # a tile of columns is at most 32 KiB, because a T4 shares 64 KiB in all
+        rows, columns, chunk, warps, stages = (64 if width <= 256 else 32), min(64, 2**13 // width), 32, 8, 2
     elif large_shared_memory(x.device):
         rows, columns, chunk, warps, stages = (128 if width <= 128 else 64), 64, 128, 8, 3
+        columns = columns if width <= 256 else 32
     else:
-        rows, columns, chunk, warps, stages = 64, 32, 64, 4, 1
+        rows, columns, chunk, warps, stages = (64 if width <= 256 else 32), 32, 64, 4, 1
     return {
         "BLOCK_M": rows,
-        "BLOCK_N": columns if width <= 256 else 32,
+        "BLOCK_N": columns,
         "BLOCK_D": width,
         "CHUNK": min(chunk, width),
-        "PRECISION": PRECISION[torch.get_float32_matmul_precision()],
+        "PRECISION": float32_precision(),
         "num_warps": warps,
         "num_stages": stages,
     }
 
 
+def float32_precision():
+    """How the products of float32 rows are computed, in tl.dot's words."""
+    try:
+        return PRECISION[torch.get_float32_matmul_precision()]
+    except RuntimeError:  # it was set to "tf32" as torch.backends.cuda.matmul.fp32_precision
+        return "tf32"
+
+
+def tensor_cores(device):
+    """Whether tl.dot has tensor cores to use: Triton knows those from A100 on, and none before (T4, V100)."""
+    return not INTERPRETED and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def large_shared_memory(device):
-    """A100, H100, B200 and their kin; a T4 or a desktop card has less than half of theirs."""
-    return INTERPRETED or torch.cuda.get_device_capability(device) in {(8, 0), (9, 0), (10, 0)}
+    """A100, H100, B200 and their kin; a desktop card has less than half of theirs."""
+    return torch.cuda.get_device_capability(device) in {(8, 0), (9, 0), (10, 0)}
 
 
 def grid(x, y, blocks):

@@ -7,7 +7,7 @@ import sys
 import against_float64 as compare
 import pytest
 import torch
-from against_float64 import LOSSES, ROWS, TEMPERATURES, WIDTHS, features
+from against_float64 import DEVICE, LOSSES, ROWS, TEMPERATURES, WIDTHS, features
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +28,7 @@ def call(loss, inputs, temperature=0.1, **options):
 def small_tiles(monkeypatch):
     """Many ragged tiles, none of them kept, at sizes that take no time."""
     monkeypatch.setattr(blocked, "TILE", 48)
+    monkeypatch.setattr(blocked, "GPU_TILE", 48)
     monkeypatch.setattr(blocked, "KEPT_NUMBERS", 0)
 
 
@@ -65,9 +66,10 @@ def test_ragged_tiles(loss, temperature, small_tiles):
     st.booleans(),
 )
 def test_any_shape_any_tile(n, width, keys, tile, temperature, keep):
-    kept_before, tile_before = blocked.KEPT_NUMBERS, blocked.TILE
-    blocked.KEPT_NUMBERS, blocked.TILE = (10**9 if keep else 0), tile
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked, "KEPT_NUMBERS", 10**9 if keep else 0)
+        patch.setattr(blocked, "TILE", tile)
+        patch.setattr(blocked, "GPU_TILE", tile)
         a, b, queue = features(n, width, 1), features(n, width, 2), features(keys, width, 3)
         for loss, inputs in [("nt_xent", (a, b)), ("clip_loss", (a, b)), ("info_nce", (a, b, queue))]:
             ours = compare.value_and_gradients(loss, inputs, temperature, implementation="blocked")
@@ -76,14 +78,12 @@ def test_any_shape_any_tile(n, width, keys, tile, temperature, keep):
             for mine, true in zip(ours[1], exact[1], strict=True):
                 # The gradient of a single feature is a difference of terms as large as 1 / temperature.
                 torch.testing.assert_close(mine, true, rtol=1e-8, atol=1e-10 / temperature)
-    finally:
-        blocked.KEPT_NUMBERS, blocked.TILE = kept_before, tile_before
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradcheck(loss, small_tiles):
     inputs = [x.requires_grad_() for x in compare.inputs(loss, 10, 4, torch.float64)]
-    setting = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    setting = torch.tensor(2.0, dtype=torch.float64, device=DEVICE, requires_grad=True)
     for reduction in ("mean", "none"):
         assert torch.autograd.gradcheck(getattr(kernels, loss), (*inputs, setting, reduction, "blocked"))
 
@@ -104,7 +104,7 @@ def test_keys_of_length_1(temperature, small_tiles):
     """They are not divided: rounded to unit length, exactly so in half precision, lying by columns."""
     query, positive = features(20, 16, 1, torch.float32), features(20, 16, 2, torch.float32)
     rounded = torch.nn.functional.normalize(features(203, 16, 3, torch.float32), dim=1)
-    exact = torch.eye(16, dtype=torch.bfloat16)
+    exact = torch.eye(16, dtype=torch.bfloat16, device=DEVICE)
     for keys in (rounded, exact, rounded.T.contiguous().T, rounded.double()):
         inputs = (query, positive, keys)
         errors = compare.relative_errors("info_nce", inputs, temperature, implementation="blocked")
@@ -114,26 +114,40 @@ def test_keys_of_length_1(temperature, small_tiles):
 # --- all implementations ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", FAST)
-def test_all_logits_very_negative(implementation):
-    a = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
-    loss = kernels.nt_xent(a, -a.detach(), 0.01, reduction="none", implementation=implementation)
-    assert loss.isfinite().all() and loss.min().item() == pytest.approx(200, rel=1e-6)
-    loss.sum().backward()
-    assert a.grad.isfinite().all()
-    keys = torch.tensor([[-1.0, 0.0]] * 5)
-    loss = kernels.info_nce(a[:1], a[:1].detach(), keys, 0.05, "none", implementation)
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_all_logits_very_negative(temperature, implementation):
+    """Who has the partner and all others at cosine -1 sees nothing but the number of candidates."""
+    up = torch.tensor([[0.0, 1.0, 0.0]], device=DEVICE)
+    # Views: row 0 of view a looks up, its partner and both others look down and see one row at -1.
+    down = math.log(2 + math.exp(-2 / temperature))
+    for loss, inputs, expected in [
+        (
+            "nt_xent",
+            (torch.cat([up, -up]), -up.repeat(2, 1)),
+            [math.log(3), down, down + 2 / temperature, down],
+        ),
+        ("clip_loss", (up.repeat(5, 1), -up.repeat(5, 1)), [math.log(5)] * 5),
+        ("info_nce", (up.repeat(2, 1), -up.repeat(2, 1), -up.repeat(7, 1)), [math.log(8)] * 2),
+    ]:
+        leaves = [x.requires_grad_() for x in inputs]
+        rows = call(loss, leaves, temperature, reduction="none", implementation=implementation)
+        assert rows.tolist() == pytest.approx(expected, rel=compare.TOLERANCE[torch.float32]), loss
+        rows.sum().backward()  # all lie on one line: no turn is better than another
+        assert all(x.grad.abs().max() < 1e-6 / temperature for x in leaves), loss
+    keys = -up.repeat(5, 1)
+    loss = call("info_nce", (up, up, keys), 0.05, reduction="none", implementation=implementation)
     assert loss.item() == pytest.approx(5 * math.exp(-40), rel=1e-5)
 
 
 @pytest.mark.parametrize("implementation", FAST)
 def test_identical_rows_leave_only_the_number_of_candidates(implementation):
     for temperature in TEMPERATURES:
-        same = torch.ones(33, 8, requires_grad=True)
+        same = torch.ones(33, 8, device=DEVICE, requires_grad=True)
         for loss, inputs, candidates in [
             ("nt_xent", (same, same), 65),
             ("clip_loss", (same, same), 33),
-            ("info_nce", (same, same, torch.ones(70, 8)), 71),
+            ("info_nce", (same, same, torch.ones(70, 8, device=DEVICE)), 71),
         ]:
             value = call(loss, inputs, temperature, implementation=implementation)
             # One rounding of a cosine, over the temperature, is all that sets the candidates apart.
@@ -151,7 +165,7 @@ def test_non_contiguous_inputs_and_uneven_weights(loss, implementation):
     expected = compare.value_and_gradients(loss, inputs, 0.1, implementation=implementation)
     leaves = [x.detach().requires_grad_() for x in strided]
     rows = call(loss, leaves, reduction="none", implementation=implementation)
-    rows.backward(torch.linspace(0.5, 1.5, len(rows)) / len(rows))
+    rows.backward(torch.linspace(0.5, 1.5, len(rows), device=DEVICE) / len(rows))
     for leaf, gradient in zip(leaves, expected[1], strict=False):
         torch.testing.assert_close(leaf.grad, gradient, rtol=1e-4, atol=1e-7)
 
@@ -161,7 +175,7 @@ def test_autocast_changes_nothing(implementation):
     for loss in LOSSES:
         inputs = compare.inputs(loss, 40, 16, torch.float32)
         expected = compare.value_and_gradients(loss, inputs, 0.01, implementation=implementation)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             under = compare.value_and_gradients(loss, inputs, 0.01, implementation=implementation)
         assert torch.equal(under[0], expected[0])
         assert all(torch.equal(a, b) for a, b in zip(under[1], expected[1], strict=True))
@@ -178,11 +192,11 @@ def test_who_asks_for_a_gradient_gets_one(implementation):
     for k in (0, 1):  # one tower frozen
         leaves = [x.clone().requires_grad_(n == k) for n, x in enumerate((image, text))]
         rows = call("clip_loss", leaves, reduction="none", implementation=implementation)
-        rows.backward(torch.linspace(0.5, 1.5, len(rows)) / len(rows))
+        rows.backward(torch.linspace(0.5, 1.5, len(rows), device=DEVICE) / len(rows))
         torch.testing.assert_close(leaves[k].grad, both[k])
-    scale = torch.tensor(10.0, requires_grad=True)  # both towers frozen
+    scale = torch.tensor(10.0, device=DEVICE, requires_grad=True)  # both towers frozen
     kernels.clip_loss(image, text, scale, implementation=implementation).backward()
-    expected = torch.tensor(10.0, dtype=torch.float64, requires_grad=True)
+    expected = torch.tensor(10.0, dtype=torch.float64, device=DEVICE, requires_grad=True)
     contrast.clip_loss(image.double(), text.double(), expected).backward()
     assert scale.grad.item() == pytest.approx(expected.grad.item(), rel=1e-4)
 
@@ -252,7 +266,7 @@ GOOD = features(4, 3, 0, torch.float32)
         ("nt_xent", (GOOD, GOOD[:3], 0.5)),
         ("nt_xent", (GOOD[:1], GOOD[:1], 0.5)),
         ("nt_xent", (GOOD.long(), GOOD, 0.5)),
-        ("nt_xent", (GOOD.numpy(), GOOD, 0.5)),
+        ("nt_xent", (GOOD.cpu().numpy(), GOOD, 0.5)),
         ("nt_xent", (GOOD * math.nan, GOOD, 0.5)),
         ("nt_xent", (GOOD * 0, GOOD, 0.5)),
         ("nt_xent", (GOOD, GOOD, 0)),
@@ -262,7 +276,7 @@ GOOD = features(4, 3, 0, torch.float32)
         ("clip_loss", (GOOD, GOOD, math.inf)),
         ("info_nce", (GOOD, GOOD, GOOD[:, :2], 0.5)),
         ("info_nce", (GOOD, GOOD, GOOD[:0], 0.5)),
-        ("info_nce", (GOOD, GOOD, GOOD, torch.ones(4))),
+        ("info_nce", (GOOD, GOOD, GOOD, torch.ones(4, device=DEVICE))),
     ],
 )
 def test_errors_are_those_of_the_definition(loss, arguments, implementation):
@@ -274,28 +288,29 @@ def test_errors_are_those_of_the_definition(loss, arguments, implementation):
 
 
 def test_an_implementation_that_cannot_run_says_why(monkeypatch):
+    wide = torch.ones(4, 600, device=DEVICE)
     with pytest.raises(ValueError, match="implementation is 'cuda'; expected"):
         kernels.nt_xent(GOOD, GOOD, 0.5, implementation="cuda")
     with pytest.raises(ValueError, match=r"triton.*float64 \[4, 3\]"):
         kernels.nt_xent(GOOD.double(), GOOD.double(), 0.5, implementation="triton")
     with pytest.raises(ValueError, match=r"triton.*up to 512 wide.*\[4, 600\]"):
-        kernels.nt_xent(torch.ones(4, 600), torch.ones(4, 600), 0.5, implementation="triton")
+        kernels.nt_xent(wide, wide, 0.5, implementation="triton")
     with pytest.raises(ValueError, match=r"blocked.*1 / temperature = 1000"):
         kernels.nt_xent(GOOD, GOOD, 0.001, implementation="blocked")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match=r"triton.*lie on cpu, not on a GPU"):
-        kernels.nt_xent(GOOD, GOOD, 0.5, implementation="triton")
+        kernels.nt_xent(GOOD.cpu(), GOOD.cpu(), 0.5, implementation="triton")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="triton is not installed"):
         kernels.nt_xent(GOOD, GOOD, 0.5, implementation="triton")
 
 
-def test_auto_takes_the_definition_for_few_rows_and_blocked_for_many(monkeypatch):
+def test_auto_on_a_cpu_takes_the_definition_for_few_rows_and_blocked_for_many(monkeypatch):
     served = []
     monkeypatch.setattr(contrast, "nt_xent", lambda *a: served.append("reference"))
     monkeypatch.setattr(blocked, "within", lambda a, *rest: served.append("blocked") or a[0][:, 0])
     for n, temperature in [(4, 0.5), (100, 0.5), (100, 0.001)]:
-        kernels.nt_xent(features(n, 3, 1), features(n, 3, 2), temperature)
+        kernels.nt_xent(features(n, 3, 1).cpu(), features(n, 3, 2).cpu(), temperature)
     assert served == ["reference", "blocked", "reference"]
 
 
