@@ -47,8 +47,8 @@ bench: bench-environment ## Time losses, views and training against other librar
 	@$(BIN)/python tests/benchmarks/bench_training.py
 	@$(BIN)/python tests/benchmarks/bench_shapes.py
 
-bench-gpu: environment ## Test and time the Triton kernels on this machine's GPU.
-	@$(BIN)/python tests/benchmarks/bench_gpu.py --out data/benchmarks/gpu.json
+bench-gpu: $(if $(filter .venv/bin,$(BIN)),bench-environment) ## Test and time the Triton kernels on this machine's GPU (BIN=FOLDER: with the Python there).
+	@$(BIN)/python tests/benchmarks/bench_gpu.py
 
 lint: test-environment ## Look for mistakes, unformatted code and stale notebooks.
 	@$(BIN)/ruff check .

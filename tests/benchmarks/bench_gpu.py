@@ -1,406 +1,277 @@
-"""The losses on a GPU: first every correctness case for real, then time and memory beside the usual forms.
+"""The Triton kernels on this machine's GPU: their unit tests, training with them, each loss beside its peers.
 
-    python tests/benchmarks/bench_gpu.py --out data/benchmarks/gpu.json
+    python tests/benchmarks/bench_gpu.py
 
-writes the record and, beside it, the same as a Markdown table. Takes under five minutes. --dry walks through
-everything at toy sizes on a CPU, with the Triton interpreter. --sweep times tile shapes instead.
+The forms of a loss are those of bench_losses.py, and triton. In half precision they run under autocast, with
+features as a head gives them there. All forms of a case take turns, each round in another order; a turn is as
+many steps as fill 20 ms, and the median counts. Memory is the peak beyond the inputs. What fails is a result
+too: its row says how. data/benchmarks/gpu.json, and gpu.md with the same as tables, are written anew after
+every stage, so a run that is cut short leaves what it had. --quick walks through all of it at toy sizes, on a
+CPU with Triton's interpreter; it writes only where --out says.
 """
 
 import argparse
 import json
+import math
 import os
+import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "unit" / "kernels")]
-if "--dry" in sys.argv:
-    os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, str(ROOT))
+import bench_losses  # noqa: E402
+import machine  # noqa: E402
+from bench_losses import FORMS, TEMPERATURE, WIDTH  # noqa: E402
 
-import against_float64 as compare  # noqa: E402
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-import triton  # noqa: E402
+from course_utils.images.pictures import Pictures  # noqa: E402
+from course_utils.networks import ProjectionHead, resnet18  # noqa: E402
+from course_utils.training import Budget, SimCLR, train  # noqa: E402
 
-from course_utils import kernels  # noqa: E402
-
-WIDTH, TEMPERATURE = 128, 0.1
-STARTED = time.monotonic()
-
-
-def say(*words):
-    print(f"[{time.monotonic() - STARTED:5.0f} s]", *words, flush=True)
-
-
-# --- correctness --------------------------------------------------------------------------------------------
-
-
-def check_group(dtype, width, device):
-    """All losses, sizes and temperatures of one dtype and width: [(case, relative errors, those beyond)]."""
-    results = []
-    for loss in compare.LOSSES:
-        for rows in compare.ROWS if device == "cuda" else compare.ROWS[:3]:
-            for temperature in compare.TEMPERATURES:
-                inputs = compare.inputs(loss, rows, width, dtype, device)
-                errors = compare.relative_errors(loss, inputs, temperature, implementation="triton")
-                case = f"{loss} M={rows} D={width} tau={temperature} {name(dtype)}"
-                results.append((case, errors, compare.too_large(errors, dtype)))
-    return results
+HALF = torch.bfloat16
+# (loss, N, K), the most wanted first.
+CASES = [
+    ("nt_xent", 4096, None),
+    ("clip_loss", 4096, None),
+    ("info_nce", 256, 65536),
+    ("nt_xent", 256, None),
+    ("nt_xent", 1024, None),
+    ("info_nce", 4096, 65536),
+    ("clip_loss", 16384, None),
+    ("nt_xent", 16384, None),
+    ("nt_xent", 32768, None),
+]
+PRECISIONS = [(torch.float32, "highest"), (HALF, "highest"), (torch.float32, "high")]
+COMPILED_AT = 4096  # the one N where torch.compile takes part: it needs a quarter of a minute each time
+REPEATS, TURN = 11, 0.02  # seconds
+PICTURES, EPOCHS, GOAL = 50_000, 3, 3.0  # GOAL: seconds an epoch, on an H200
+# What train is given, and how many pictures in a batch.
+EXACT, FUSED, COMPILED = {}, {"fused": True}, {"fused": True, "compiled": True}
+TRAININGS = [(batch, how) for batch in (512, 1024) for how in (EXACT, FUSED, COMPILED)]
+QUICK_CASES = [("nt_xent", 20, None), ("clip_loss", 20, None), ("info_nce", 8, 100)]
 
 
-def check_determinism(device):
-    """The same input twice gives the same bits."""
-    for loss in compare.LOSSES:
-        inputs = compare.inputs(loss, 1000 if device == "cuda" else 130, 64, torch.float32, device)
-        once, again = (
-            compare.value_and_gradients(loss, inputs, 0.1, implementation="triton") for _ in range(2)
-        )
-        assert torch.equal(once[0], again[0]), loss
-        assert all(torch.equal(a, b) for a, b in zip(once[1], again[1], strict=True)), loss
+# --- tests --------------------------------------------------------------------------------------------------
 
 
-def check_all(device):
-    """Groups run side by side in fresh processes, because most of their time is compiling kernels."""
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    groups = [(dtype, width) for dtype in dtypes for width in (*compare.WIDTHS, 512)]
-    if device == "cpu":
-        groups = groups[:1]
-    failures, worst = [], {}
-    workers = min(len(groups), max(1, (os.cpu_count() or 2) - 2), 12)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = [(dtype, width, pool.submit(check_group, dtype, width, device)) for dtype, width in groups]
-        for dtype, width, job in jobs:
-            results = job.result()
-            worst_here = max(max(errors) for _, errors, _ in results)
-            worst[name(dtype)] = max(worst.get(name(dtype), 0), worst_here)
-            bad = [(case, errors) for case, errors, beyond in results if beyond]
-            failures += bad
-            say(f"{name(dtype)} D={width}: {len(results)} cases, worst {worst_here:.0e}, {len(bad)} failed")
-            for case, errors in bad[:3]:
-                say("   ", case, [f"{e:.1e}" for e in errors])
-    check_determinism(device)
-    say("the same input twice gives the same bits")
-    return {"worst relative error": worst, "failed": [case for case, _ in failures]}
+def run_tests(quick):
+    """pytest's last line on the kernels' unit tests, and whether all passed."""
+    command = [sys.executable, "-m", "pytest", "tests/unit/kernels", *(["-k", "same_bits"] if quick else [])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    print(done.stdout, done.stderr, sep="", flush=True)
+    lines = (done.stderr + done.stdout).strip().splitlines()
+    return {"result": lines[-1].strip("= ") if lines else "no output", "passed": done.returncode == 0}
 
 
-# --- the forms that are compared ----------------------------------------------------------------------------
+# --- training -----------------------------------------------------------------------------------------------
 
 
-def rows_of(x):
-    """Unit rows in the dtype that came, as a network under autocast would hand them to the tensor cores."""
-    return F.normalize(x.float(), dim=1).to(x.dtype)
-
-
-def plain_nt_xent(a, b):
-    z = torch.cat([rows_of(a), rows_of(b)])
-    logits = (z @ z.T).float() / TEMPERATURE
-    logits = logits.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
-    return F.cross_entropy(logits, torch.arange(len(z), device=z.device).roll(len(a)))
-
-
-def in_place_nt_xent(a, b):
-    z = torch.cat([rows_of(a), rows_of(b)])
-    logits = (z / TEMPERATURE) @ z.T
-    logits.fill_diagonal_(-torch.inf)
-    return F.cross_entropy(logits, torch.arange(len(z), device=z.device).roll(len(a)))
-
-
-def plain_clip(a, b):
-    logits = (rows_of(a) @ rows_of(b).T).float() / TEMPERATURE
-    labels = torch.arange(len(a), device=a.device)
-    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
-
-
-def plain_info_nce(query, positive, queue):
-    q, k, queue = rows_of(query), rows_of(positive), rows_of(queue)
-    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], dim=1).float() / TEMPERATURE
-    return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long, device=q.device))
-
-
-def ours(loss, implementation):
-    setting = 1 / TEMPERATURE if loss == "clip_loss" else TEMPERATURE
-    return lambda *inputs: getattr(kernels, loss)(*inputs, setting, implementation=implementation)
-
-
-PLAIN = {"nt_xent": plain_nt_xent, "clip_loss": plain_clip, "info_nce": plain_info_nce}
-
-
-def contenders(loss, with_compile):
-    forms = {
-        "triton": ours(loss, "triton"),
-        "blocked": ours(loss, "blocked"),
-        "matmul + cross_entropy": PLAIN[loss],
-        "reference": ours(loss, "reference"),
-    }
-    if loss == "nt_xent":
-        forms["in-place matmul + cross_entropy"] = in_place_nt_xent
-        if with_compile:
-            torch._dynamo.reset()
-            forms["torch.compile of in-place"] = torch.compile(in_place_nt_xent, dynamic=False)
-    elif with_compile:
-        torch._dynamo.reset()
-        forms["torch.compile of matmul + cross_entropy"] = torch.compile(PLAIN[loss], dynamic=False)
-    return forms
-
-
-# --- measuring ----------------------------------------------------------------------------------------------
-
-
-def step(form, leaves, constants):
-    for x in leaves:
-        x.grad = None
-    form(*leaves, *constants).backward()
-
-
-def measure(form, leaves, constants, device):
-    """Milliseconds of a forward and backward pass (median), and MiB beyond what was there before."""
-    step(form, leaves, constants)
-    if device == "cpu":
-        begin = time.perf_counter()
-        step(form, leaves, constants)
-        return 1e3 * (time.perf_counter() - begin), float("nan")
-    for x in leaves:
-        x.grad = None
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    step(form, leaves, constants)
-    torch.cuda.synchronize()
-    memory = (torch.cuda.max_memory_allocated() - before) / 2**20
-    times = triton.testing.do_bench(
-        lambda: step(form, leaves, constants), warmup=20, rep=120, return_mode="median"
+def time_training(count, batch, epochs, how):
+    """Seconds an epoch, two views of each of `count` random pictures; the first epoch is not counted."""
+    pictures = Pictures(torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8), source="random pictures")
+    ends = []
+    train(
+        lambda: SimCLR(resnet18(), ProjectionHead("mlp", 512)),
+        pictures,
+        Budget(epochs, batch),
+        device=DEVICE,
+        watch=lambda method: ends.append(time.perf_counter()),
+        progress=False,
+        **how,
     )
-    return times, memory
+    return (ends[-1] - ends[count // batch - 1]) / (epochs - 1)
 
 
-def problem(loss, n, keys, dtype, device):
-    generator = torch.Generator(device).manual_seed(0)
+def training_row(count, batch, epochs, how):
+    row = {"pictures": count, "batch": batch, "views": "fused" if "fused" in how else "exact"}
+    row["encoder"] = "compiled" if "compiled" in how else "as it is"
+    try:
+        row["seconds an epoch"] = time_training(count, batch, epochs, how)
+    except Exception as error:
+        row["failed"] = in_short(error)
+    return row
 
-    def draw(count):
-        return torch.randn(count, WIDTH, generator=generator, device=device).to(dtype)
 
+# --- losses -------------------------------------------------------------------------------------------------
+
+
+def inputs(loss, n, k, dtype):
+    """(leaves with gradients, constants): MoCo's keys carry none."""
+    torch.manual_seed(0)
+    a, b = (torch.randn(n, WIDTH).to(dtype) for _ in range(2))
     if loss == "info_nce":
-        return [draw(n).requires_grad_()], [draw(n), draw(keys)]
-    return [draw(n).requires_grad_(), draw(n).requires_grad_()], []
+        return [a.requires_grad_()], [b, F.normalize(torch.randn(k, WIDTH), dim=1).to(dtype)]
+    return [a.requires_grad_(), b.requires_grad_()], []
 
 
-def cases(device):
-    """(loss, N, keys, dtype, float32 precision, with torch.compile), the most wanted first."""
-    if device == "cpu":
-        yield from [
-            ("nt_xent", 40, 0, torch.float32, "highest", False),
-            ("clip_loss", 40, 0, torch.bfloat16, "highest", False),
-        ]
-        yield ("info_nce", 8, 100, torch.float32, "highest", False)
-        return
-    precisions = [(torch.float32, "highest"), (torch.bfloat16, "highest"), (torch.float32, "high")]
-    for n in (4096, 256, 1024, 16384, 32768):
-        for dtype, precision in precisions:
-            yield "nt_xent", n, 0, dtype, precision, n == 4096
-    for n in (4096, 16384):
-        for dtype, precision in precisions:
-            yield "clip_loss", n, 0, dtype, precision, False
-    for n in (256, 4096):
-        for dtype, precision in precisions:
-            yield "info_nce", n, 65536, dtype, precision, False
+def turn(form, leaves, constants, steps=1):
+    """Forward and backward, so many times; comes back when the device has done them."""
+    for _ in range(steps):
+        for x in leaves:
+            x.grad = None
+        form(*leaves, *constants).backward()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
-def measure_all(device, budget):
-    rows = []
-    for loss, n, keys, dtype, precision, with_compile in cases(device):
-        torch.set_float32_matmul_precision(precision)
-        leaves, constants = problem(loss, n, keys, dtype, device)
-        for form_name, form in contenders(loss, with_compile).items():
-            if time.monotonic() - STARTED > budget:
-                say("time is up: the remaining cases were not run")
-                return rows
-            row = {
-                "loss": loss,
-                "N": n,
-                "K": keys or None,
-                "dtype": name(dtype),
-                "precision": precision,
-                "form": form_name,
-            }
-            try:
-                row["ms"], row["MiB"] = measure(form, leaves, constants, device)
-                say(
-                    f"{loss} N={n} {name(dtype)} {precision} {form_name}: "
-                    f"{row['ms']:.3f} ms, {row['MiB']:.0f} MiB"
-                )
-            except torch.cuda.OutOfMemoryError:
-                row["failed"] = "out of memory"
-                say(f"{loss} N={n} {name(dtype)} {precision} {form_name}: out of memory")
-            rows.append(row)
-        del leaves, constants
+def first_look(form, leaves, constants):
+    """(MiB that a step needs beyond what was there, None on a CPU; steps that fill a turn)."""
+    turn(form, leaves, constants)  # compiles what is to be compiled
+    memory = None
+    if DEVICE == "cuda":
+        for x in leaves:
+            x.grad = None
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        turn(form, leaves, constants)
+        memory = (torch.cuda.max_memory_allocated() - before) / 2**20
+    began = time.perf_counter()
+    turn(form, leaves, constants)
+    return memory, min(50, math.ceil(TURN / (time.perf_counter() - began)))
+
+
+def time_case(loss, n, k, dtype, repeats):
+    """{form: what was found}."""
+    torch.compiler.reset()
+    leaves, constants = inputs(loss, n, k, dtype)
+    names = [name for name in FORMS[loss] if n == COMPILED_AT or "compile" not in name]
+    forms, absent = bench_losses.make_forms(loss, n, names)
+    forms = {"triton": bench_losses.ours(loss, "triton"), **forms}
+    found = {name: {"failed": why} for name, why in absent.items()}
+    turns, steps = {}, {}
+    for name, form in forms.items():
+        try:
+            memory, steps[name] = first_look(form, leaves, constants)
+            found[name] = {"MiB": memory}
+            turns[name] = partial(turn, form, leaves, constants, steps[name])
+        except Exception as error:  # a form's failure is a result, and the others still want their turn
+            found[name] = {"failed": in_short(error)}
+    medians, _ = bench_losses.take_turns(turns, repeats, steps=1)
+    for name, seconds in medians.items():
+        found[name]["ms"] = 1e3 * seconds / steps[name]
+        if "triton" in medians:
+            found[name]["triton is faster by"] = found[name]["ms"] / found["triton"]["ms"]
+    return {name: found[name] for name in ["triton", *names]}
+
+
+def loss_rows(loss, n, k, dtype, precision, repeats):
+    """A row for each form."""
+    torch.set_float32_matmul_precision(precision)
+    case = {"loss": loss, "N": n, "K": k, "dtype": str(dtype).removeprefix("torch."), "precision": precision}
+    try:
+        with torch.device(DEVICE), torch.autocast(DEVICE, HALF, enabled=dtype == HALF):
+            found = time_case(loss, n, k, dtype, repeats)
+    except Exception as error:
+        found = {"all forms": {"failed": in_short(error)}}
     torch.set_float32_matmul_precision("highest")
-    return rows
+    return [{**case, "form": form, **row} for form, row in found.items()]
 
 
-def ceilings(device):
-    """What this card does at best: TFLOP/s of a large product, TB/s of a large copy."""
-    if device == "cpu":
-        return {}
-    found = {}
-    for dtype, precision in [
-        (torch.float32, "highest"),
-        (torch.float32, "high"),
-        (torch.bfloat16, "highest"),
-    ]:
-        torch.set_float32_matmul_precision(precision)
-        a, b = (torch.randn(8192, 8192, device=device).to(dtype) for _ in range(2))
-        ms = triton.testing.do_bench(lambda a=a, b=b: a @ b, warmup=20, rep=100, return_mode="median")
-        found[f"TFLOP/s {name(dtype)} {precision}"] = 2 * 8192**3 / ms / 1e9
-    torch.set_float32_matmul_precision("highest")
-    x = torch.empty(2**29, device=device)
-    y = torch.empty_like(x)
-    found["copy TB/s"] = (
-        2 * x.nbytes / triton.testing.do_bench(lambda: y.copy_(x), return_mode="median") / 1e9
-    )
-    return found
-
-
-# --- tile shapes --------------------------------------------------------------------------------------------
-
-
-def sweep(device):
-    from course_utils.kernels import triton_kernels
-
-    chosen = triton_kernels.tile_shape
-    results = []
-    for dtype, precision in [
-        (torch.float32, "highest"),
-        (torch.bfloat16, "highest"),
-        (torch.float32, "high"),
-    ]:
-        torch.set_float32_matmul_precision(precision)
-        leaves, constants = problem("nt_xent", 8192 if device == "cuda" else 40, 0, dtype, device)
-        half = dtype != torch.float32
-        for rows, columns, chunk, warps, stages in [
-            (64, 64, 32, 8, 2), (64, 64, 32, 4, 2), (64, 32, 32, 4, 2), (128, 64, 32, 8, 2),
-            (128, 64, 16, 8, 3), (128, 32, 32, 8, 2), (128, 128, 16, 8, 2), (64, 128, 32, 8, 2),
-            (64, 64, 64, 4, 2), (128, 64, 128, 8, 2), (128, 64, 128, 4, 3), (128, 64, 128, 8, 3),
-            (128, 128, 128, 8, 3), (64, 128, 128, 4, 3), (64, 64, 128, 4, 3),
-        ]:  # fmt: skip
-            if (half and chunk < 64) or (precision == "highest" and not half and chunk > 64):
-                continue
-            shape = {
-                "BLOCK_M": rows,
-                "BLOCK_N": columns,
-                "CHUNK": chunk,
-                "num_warps": warps,
-                "num_stages": stages,
-            }
-            triton_kernels.tile_shape = lambda x, shape=shape: {**chosen(x), **shape}
-            try:
-                ms, _ = measure(ours("nt_xent", "triton"), leaves, constants, device)
-                triton_forward = forward_time(leaves, device)
-            except Exception as error:  # a shape may not fit on a card: that is what a sweep is for
-                say(name(dtype), precision, shape, type(error).__name__)
-                continue
-            say(name(dtype), precision, shape, f"{ms:.3f} ms, of it forward {triton_forward:.3f} ms")
-            results.append(
-                {
-                    "dtype": name(dtype),
-                    "precision": precision,
-                    **shape,
-                    "ms": ms,
-                    "forward_ms": triton_forward,
-                }
-            )
-    triton_kernels.tile_shape = chosen
-    torch.set_float32_matmul_precision("highest")
-    return results
-
-
-def forward_time(leaves, device):
-    form = ours("nt_xent", "triton")
-    if device == "cpu":
-        return float("nan")
-    with torch.no_grad():
-        return triton.testing.do_bench(lambda: form(*leaves), warmup=20, rep=60, return_mode="median")
+def in_short(error):
+    """An error's name and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:120]
 
 
 # --- the record ---------------------------------------------------------------------------------------------
 
 
-def name(dtype):
-    return str(dtype).removeprefix("torch.")
-
-
-def machine(device):
-    card = torch.cuda.get_device_name() if device == "cuda" else "no GPU was measured (dry run on a CPU)"
-    return {
-        "card": card,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": torch.version.cuda,
-        "python": sys.version.split()[0],
-        "date": time.strftime("%Y-%m-%d"),
-        "D": WIDTH,
-        "temperature": TEMPERATURE,
-    }
+def facts():
+    card = torch.cuda.get_device_name() if DEVICE == "cuda" else "none, in Triton's interpreter"
+    peers = machine.facts("torch", "triton", *bench_losses.PEERS)
+    return {"card": card, "cuda": torch.version.cuda or "none", **peers}
 
 
 def as_markdown(record):
-    facts = record["machine"]
+    tests, card = record.get("tests"), record["machine"]["card"]
     lines = [
-        f"# Losses on a GPU: {facts['card']}",
+        f"# Losses on a GPU: {card}",
         "",
-        f"torch {facts['torch']}, triton {facts['triton']}, CUDA {facts['cuda']}, {facts['date']}. "
-        f"Forward and backward, D = {WIDTH}, temperature {TEMPERATURE}; median ms, and peak MiB beyond "
-        "the inputs.",
+        f"{machine.in_words(record['machine'])} CUDA {record['machine']['cuda']}.",
         "",
-        "| loss | N | K | dtype | float32 products | form | ms | MiB | triton is faster by |",
-        "|---|---:|---:|---|---|---|---:|---:|---:|",
+        f"The kernels' unit tests on this device: {tests['result'] if tests else 'not run'}.",
     ]
-    fastest = {key(row): row["ms"] for row in record["times"] if row["form"] == "triton" and "ms" in row}
-    for row in record["times"]:
-        numbers = [row.get("failed"), "", ""]
-        if "ms" in row:
-            ratio = f"{row['ms'] / fastest[key(row)]:.2f}x" if key(row) in fastest else ""
-            numbers = [f"{row['ms']:.3f}", f"{row['MiB']:.0f}", ratio]
-        cells = [row["loss"], row["N"], row["K"] or "", row["dtype"], row["precision"], row["form"], *numbers]
+    if record["training"]:
+        lines += [
+            "",
+            "SimCLR with the ResNet-18 for 32 x 32 pixels: seconds an epoch, two views of each picture. "
+            f"Wanted for {PICTURES:,} pictures on an H200: at most {GOAL:g}.",
+            "",
+            "| pictures | batch | views | encoder | seconds an epoch |",
+            "|---:|---:|---|---|---:|",
+        ]
+    for row in record["training"]:
+        seconds = row.get("failed") or f"{row['seconds an epoch']:.2f}"
+        lines.append(
+            f"| {row['pictures']:,} | {row['batch']} | {row['views']} | {row['encoder']} | {seconds} |"
+        )
+    if record["losses"]:
+        lines += [
+            "",
+            f"Forward and backward, D = {WIDTH}, temperature {TEMPERATURE}: median ms of the forms' turns, "
+            "and peak MiB beyond the inputs. bfloat16: under autocast.",
+            "",
+            "| loss | N | K | dtype | float32 products | form | ms | MiB | triton is faster by |",
+            "|---|---:|---:|---|---|---|---:|---:|---:|",
+        ]
+    for row in record["losses"]:
+        cells = [row["loss"], row["N"], row["K"] or "", row["dtype"], row["precision"], row["form"]]
+        cells.append(row.get("failed") or f"{row['ms']:.3f}")
+        cells.append("" if row.get("MiB") is None else f"{row['MiB']:.0f}")
+        cells.append(f"{row['triton is faster by']:.2f}x" if "triton is faster by" in row else "")
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def key(row):
-    return row["loss"], row["N"], row["K"], row["dtype"], row["precision"]
+def write(record, out):
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(record, indent=1) + "\n")
+        out.with_suffix(".md").write_text(as_markdown(record))
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "data" / "benchmarks" / "gpu.json")
-    parser.add_argument("--seconds", type=float, default=270, help="start no further case after this long")
-    parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--skip-checks", action="store_true")
+    parser.add_argument("--out", type=Path, help="by default data/benchmarks/gpu.json")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
     options = parser.parse_args()
-    if not options.dry and not torch.cuda.is_available():
-        sys.exit("No GPU here, so nothing was measured. --dry walks through the script on a CPU.")
-    device = "cpu" if options.dry else "cuda"
-    record = {"machine": machine(device)}
-    say(record["machine"])
-    if not options.skip_checks:
-        record["correctness"] = check_all(device)
-    record["ceilings"] = ceilings(device)
-    say(record["ceilings"])
-    record["times"] = measure_all(device, options.seconds) if not options.sweep else []
-    record["sweep"] = sweep(device) if options.sweep else []
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
-    options.out.with_suffix(".md").write_text(as_markdown(record))
-    print(as_markdown(record), flush=True)
-    failed = record.get("correctness", {}).get("failed", [])
-    say(f"written to {options.out}; {len(failed)} correctness cases failed")
-    sys.exit(1 if failed else 0)
+    if DEVICE == "cpu" and not options.quick:
+        sys.exit("No GPU here, so nothing was measured. --quick walks through the script on a CPU.")
+    out = options.out or (None if options.quick else ROOT / "data" / "benchmarks" / "gpu.json")
+    cases, precisions, repeats = (
+        (QUICK_CASES, PRECISIONS[:2], 3) if options.quick else (CASES, PRECISIONS, REPEATS)
+    )
+    trainings, count, epochs = (
+        ([(4, EXACT), (4, FUSED)], 8, 2) if options.quick else (TRAININGS, PICTURES, EPOCHS)
+    )
+
+    record = {"machine": facts(), "training": [], "losses": []}
+    print(json.dumps(record["machine"], indent=1), flush=True)
+    record["tests"] = run_tests(options.quick)
+    write(record, out)
+    for batch, how in trainings:
+        record["training"].append(training_row(count, batch, epochs, how))
+        print(record["training"][-1], flush=True)
+        write(record, out)
+    for loss, n, k in cases:
+        for dtype, precision in precisions:
+            rows = loss_rows(loss, n, k, dtype, precision, repeats)
+            print(*rows, sep="\n", flush=True)
+            record["losses"] += rows
+            write(record, out)
+    print("\n" + as_markdown(record))
+    sys.exit(0 if record["tests"]["passed"] else 1)
 
 
 if __name__ == "__main__":
