@@ -9,7 +9,7 @@
 
 One computation of S is a unit. NT-Xent and the gradient of MoCo's queries take 3: S for the loss, S once more
 and W @ columns for the gradient. Where rows and columns both want a gradient, as in CLIP, each walks for
-itself: 5 units, the price of no atomics, where autograd on the stored matrix takes 3.
+itself: 5 units, where atomics would take 4 and autograd on the stored matrix 3.
 
 Where few rows meet many columns, the columns are split between programs and the parts added at the end.
 
