@@ -20,6 +20,7 @@ import torch
 from torch.nn.functional import one_hot
 
 COLOUR_CHANGES = ("brightness", "contrast", "saturation", "hue")  # ViewParameters.order counts in this order
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601, with torchvision's digits
 CROP_TRIES = 10
 FUSED_PART = 256 * 3 * 32 * 32  # numbers in the pictures that fused_view takes at a time on a CPU
@@ -579,36 +580,71 @@ def colour_jitter(images, brightness, contrast, saturation, hue, order):
 
 
 def _jitter(images, chosen, amounts, order):
-    """colour_jitter, in place, of the chosen pictures."""
+    """colour_jitter, in place, of the chosen pictures.
+
+    Pictures that turn their hue first go together, then those that turn it second, and so on: their other
+    changes are one operation, whichever they are, and all four come one after the other while the pictures
+    lie in the cache.
+    """
     for name, amount, least in zip(COLOUR_CHANGES, amounts, (0, 0, 0, -math.inf), strict=True):
         if not ((amount >= least) & amount.isfinite()).all():
             raise ValueError(f"{name} is {amount.tolist()}; expected finite numbers, none below {least}.")
-    changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
-    for turn in order.T:  # what comes first in each picture, then what comes second
-        for k, change in enumerate(changes):
-            _where(chosen & (turn == k), images, change, amounts[k])
+    stretches = _stretches(order, torch.stack(amounts, dim=1).gather(1, order))
+    for place in range(4):
+        turns_now = chosen & (order[:, place] == HUE)
+        _where(turns_now, images, _change_in_order, *stretches, amounts[HUE], hue_at=place)
+
+
+def _change_in_order(images, colours, pull, hue, hue_at):
+    """The four colour changes of pictures that all turn their hue at the same place, 0 to 3."""
+    for place in range(4):
+        if place == hue_at:
+            images = adjust_hue(images, hue)
+        else:
+            images = _mix(images, colours[:, place], pull[:, place])
+    return images
 
 
 def adjust_brightness(images, factor):
     """Multiply each picture by its factor [B]: 0 is black, 1 the picture itself."""
-    return (images * _per_picture(factor, images)).clamp_(0, 1)
+    return _adjust(BRIGHTNESS, images, factor)
 
 
 def adjust_contrast(images, factor):
     """Stretch each picture's distance from its mean grey by its factor [B]: 0 is flat grey, 1 the picture
     itself."""
-    return _blend(_luminance(images).mean(dim=(1, 2, 3), keepdim=True), images, factor)
+    return _adjust(CONTRAST, images, factor)
 
 
 def adjust_saturation(images, factor):
     """Stretch each pixel's distance from its own grey by its picture's factor [B]: 0 is grey, 1 the picture
     itself."""
-    return _blend(_luminance(images), images, factor)
+    return _adjust(SATURATION, images, factor)
 
 
-def _blend(zero, images, factor):
-    factor = _per_picture(factor, images)
-    return (images * factor).add_(zero * (1 - factor)).clamp_(0, 1)
+def _adjust(change, images, factor):
+    _check_count(factor, images, "a parameter")
+    return _mix(images, *_stretches(torch.full_like(factor, change), factor))
+
+
+def _stretches(change, factor):
+    """Each stretch of a pixel's distance from black, from the mean grey or from its own grey, for _mix.
+
+    change, factor: [...], the positions in COLOUR_CHANGES and how far. Returns colours [..., 3, 3] and pull
+    [..., 1, 3].
+    """
+    change, factor = change[..., None, None], factor[..., None, None]
+    grey = factor.new_tensor([LUMINANCE])
+    rest = (1 - factor) * grey
+    itself = torch.eye(3, dtype=factor.dtype, device=factor.device)
+    return factor * itself + rest * (change == SATURATION), rest * (change == CONTRAST)
+
+
+def _mix(images, colours, pull):
+    """colours [B, 3, 3] @ each pixel + pull [B, 1, 3] @ the mean pixel, cut off at 0 and 1."""
+    pixels = images.flatten(2)
+    offset = torch.bmm(pull, pixels.mean(dim=2, keepdim=True))
+    return torch.baddbmm(offset, colours, pixels).clamp_(0, 1).view_as(images)
 
 
 def adjust_hue(images, turn):
@@ -620,17 +656,15 @@ def adjust_hue(images, turn):
     three channels give the angle from red: its size from 1 + g + b - r (each channel's height between the
     lowest and the highest, 0 to 1; sixths of a turn), its side from the larger one of green and blue."""
     red, green, blue = images.unbind(dim=1)
-    highest = torch.maximum(torch.maximum(red, green), blue)
-    lowest = torch.minimum(torch.minimum(red, green), blue)
-    chroma = highest - lowest
-    safe = chroma.clamp(min=torch.finfo(images.dtype).tiny)  # a grey pixel has no angle: any will do
-    sixths = (green + blue - red - lowest).div_(safe).add_(1)
-    angle = torch.copysign(sixths / 6, green - blue) + _per_picture(turn, images)[:, 0]
-    place = images.new_tensor([0, 1 / 3, 2 / 3]).view(3, 1, 1)
-    distance = angle[:, None] - place
-    distance = distance.sub_(distance.round()).abs_()  # the short way round
-    ramp = distance.mul_(-6).add_(2).clamp_(0, 1)
-    return torch.addcmul(lowest[:, None], chroma[:, None], ramp)
+    lowest, chroma = images.amin(dim=1), images.amax(dim=1)
+    chroma = chroma.sub_(lowest).clamp_(min=torch.finfo(images.dtype).tiny)  # a grey pixel: any angle will do
+    below = lowest.sub_(chroma)  # each channel comes to lie between below + chroma and below + 2 chroma
+    angle = (green + blue).sub_(red).sub_(below).div_(chroma).copysign_(green - blue)  # in sixths
+    # The turn from each channel's place, the short way round: three sixths at most, as the angle itself.
+    turn = _per_picture(turn, images) - images.new_tensor([0, 1 / 3, 2 / 3]).view(3, 1, 1)
+    turn = turn.sub_(turn.round()).mul_(6)
+    distance = (angle[:, None] + turn).abs_()  # of the turned colour from the channel's place: 0 to 6
+    return distance.sub_(3).abs_().clamp_(1, 2).mul_(chroma[:, None]).add_(below[:, None])
 
 
 def _colour_matrices(p):
