@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
-from torch.nn.functional import one_hot
+from torch.nn.functional import pad
 
 COLOUR_CHANGES = ("brightness", "contrast", "saturation", "hue")  # ViewParameters.order counts in this order
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
@@ -283,13 +283,14 @@ def draw_parameters(count, height, width, policy, generator) -> ViewParameters:
         [CROP_TRIES, CROP_TRIES, 2, 4, 4, 4, 1], dim=1
     )
     chances = coins.new_tensor([policy.flip, policy.jitter, policy.grey, policy.blur])
-    flip, colour, grey, blur = (coins < chances).T
-    brightness, contrast, saturation = (
-        torch.where(colour, _between(max(0.0, 1 - strength), 1 + strength, uniform), 1.0)
-        for strength, uniform in zip(
-            (policy.brightness, policy.contrast, policy.saturation), strengths.T[:3], strict=True
-        )
-    )
+    flip, colour, grey, blur = (coins < chances).unbind(dim=1)
+    factors = (policy.brightness, policy.contrast, policy.saturation)
+    ranges = [*((max(0.0, 1 - strength), 1 + strength) for strength in factors), (-policy.hue, policy.hue)]
+    least = strengths.new_tensor([low for low, _ in ranges])
+    spread = strengths.new_tensor([high - low for low, high in ranges])
+    neutral = strengths.new_tensor([1, 1, 1, 0])
+    drawn = torch.where(colour[:, None], least + spread * strengths, neutral)
+    brightness, contrast, saturation, hue = drawn.unbind(dim=1)
     top, left, crop_height, crop_width = _draw_boxes(area, ratio, place, height, width, policy)
     return ViewParameters(
         top=top,
@@ -301,7 +302,7 @@ def draw_parameters(count, height, width, policy, generator) -> ViewParameters:
         brightness=brightness,
         contrast=contrast,
         saturation=saturation,
-        hue=torch.where(colour, _between(-policy.hue, policy.hue, strengths[:, 3]), 0.0),
+        hue=hue,
         order=order.argsort(dim=1),
         grey=grey,
         blur=blur,
@@ -316,19 +317,18 @@ def _draw_boxes(area, ratio, place, height, width, policy):
     """
     area = height * width * _between(*policy.crop_scale, area)
     ratio = _between(*map(math.log, policy.crop_ratio), ratio).exp()
-    tried_height, tried_width = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
-    fits = (tried_height >= 1) & (tried_height <= height) & (tried_width >= 1) & (tried_width <= width)
-    first = fits.int().argmax(dim=1, keepdim=True)
-    fits = fits.any(dim=1)
+    tried = torch.stack([area / ratio, area * ratio], dim=2).sqrt_().round_()  # [B, 10, height and width]
+    edges = place.new_tensor([height, width])
+    fits = ((tried >= 1) & (tried <= edges)).all(dim=2)
+    first = torch.take_along_dim(tried, fits.int().argmax(dim=1)[:, None, None], dim=1)[:, 0]
 
     narrowest, widest = policy.crop_ratio
-    central_height = min(height, round(width / narrowest))
-    central_width = min(width, round(height * widest))
-    box_height = torch.where(fits, tried_height.gather(1, first)[:, 0], central_height).long()
-    box_width = torch.where(fits, tried_width.gather(1, first)[:, 0], central_width).long()
-    free = torch.stack([height - box_height, width - box_width], dim=1)
-    corner = torch.where(fits[:, None], (place * (free + 1)).long(), free // 2)
-    return corner[:, 0], corner[:, 1], box_height, box_width
+    central = [min(height, round(width / narrowest)), min(width, round(height * widest))]
+    one_fits = fits.any(dim=1, keepdim=True)
+    box = torch.where(one_fits, first, first.new_tensor(central))
+    free = edges - box
+    corner = torch.where(one_fits, place * (free + 1), free // 2)
+    return *corner.long().unbind(dim=1), *box.long().unbind(dim=1)
 
 
 def _between(low, high, uniform):
@@ -682,15 +682,14 @@ def _colour_matrices(p):
     turn of the hue.
     """
     brightness, contrast, saturation, hue = (getattr(p, change).view(-1, 1, 1) for change in COLOUR_CHANGES)
-    channel = torch.arange(3, dtype=hue.dtype, device=hue.device)
-    thirds = (channel - channel[:, None]) / 3  # of a turn, from channel to channel
-    turned = (1 + 2 * torch.cos(2 * math.pi * (hue + thirds))) / 3
-    place = p.order.argsort(dim=1)
-    _, is_turned_for_contrast, is_turned_for_saturation, _ = (place[:, 3:] < place).T[:, :, None, None]
+    thirds = hue.new_tensor([[0, 1, 2], [2, 0, 1], [1, 2, 0]])  # of a turn, from channel to channel
+    turned = torch.cos(2 * math.pi * (hue + thirds / 3)).mul_(2 / 3).add_(1 / 3)
+    place = p.order.argsort(dim=1)[:, :, None, None]
+    sees_turned = place > place[:, HUE:]
     grey = hue.new_tensor([LUMINANCE])
-    luminance = torch.where(is_turned_for_saturation, grey @ turned, grey)
+    luminance = torch.where(sees_turned[:, SATURATION], grey @ turned, grey)
     colours = saturation * turned + (1 - saturation) * luminance
-    luminance = torch.where(is_turned_for_contrast, grey @ colours, grey)
+    luminance = torch.where(sees_turned[:, CONTRAST], grey @ colours, grey)
     pull = brightness * (1 - contrast) * luminance
     colours = brightness * contrast * colours
     return torch.where(p.grey.view(-1, 1, 1), grey @ colours, colours), pull
@@ -731,17 +730,15 @@ def blur(images, sigma, kernel_size):
 def _gaussian(sigma, kernel_size):
     """[B, kernel_size]: the share of a pixel and its neighbours in the blurred pixel."""
     offset = torch.arange(kernel_size, device=sigma.device) - kernel_size // 2
-    kernel = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2)
-    return kernel / kernel.sum(dim=1, keepdim=True)
+    return torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, dim=1)
 
 
 def _blur_matrix(kernel, edge):
     """[B, edge, edge]: the share of each pixel of a row in each pixel of the blurred row."""
     kernel_size = kernel.shape[1]
-    place = torch.arange(edge, device=kernel.device)[:, None]
-    source = place + torch.arange(kernel_size, device=kernel.device) - kernel_size // 2
-    source = (edge - 1) - ((edge - 1) - source.abs()).abs()  # mirrored at the first and at the last pixel
-    return torch.einsum("bk,ikj->bij", kernel, one_hot(source, edge).to(kernel.dtype))
+    source = torch.eye(edge, dtype=kernel.dtype, device=kernel.device)[None]
+    mirrored = pad(source, (kernel_size // 2, kernel_size // 2), mode="reflect")[0]
+    return torch.einsum("bk,jik->bij", kernel, mirrored.unfold(1, kernel_size, 1))
 
 
 def _per_picture(values, images):
