@@ -424,7 +424,8 @@ def fused_view(images, parameters, size=None):
         prepared = (
             images,
             *_places(*boxes, max(images.shape[2:]), size, p.flip),
-            _fused_kernel(p, size),
+            p.blur,
+            p.sigma,
             *_colour_matrices(p),
             views,
         )
@@ -433,20 +434,13 @@ def fused_view(images, parameters, size=None):
     return views.permute(0, 3, 1, 2)
 
 
-def _fused_kernel(p, size):
-    """Each picture's kernel of the blur, [B, K]: 1 in its middle where none happens, K = 1 if none does."""
-    sigma = torch.where(p.blur, p.sigma, 0).clamp(min=1e-3)  # so narrow that the neighbours have no share
-    return _gaussian(sigma, _kernel_size(size) if p.blur.any() else 1)
-
-
-def _fused_part(images, pixel, centre, kernel, colours, pull, views):
+def _fused_part(images, pixel, centre, blurs, sigma, colours, pull, views):
     """fused_view of a part of the pictures, written to views [B, S, S, 3]."""
     count, _, height, width = images.shape
-    rows, columns = _rows_and_columns(pixel, centre, height, width)
-    size = rows.shape[1]
-    if kernel.shape[1] > 1:
-        blurred = _blur_matrix(kernel, size)
-        rows, columns = torch.bmm(blurred, rows), torch.bmm(blurred, columns)
+    size = views.shape[1]
+    shares = _shares(pixel, centre)
+    _where(blurs, shares, _blur_rows, sigma, kernel_size=_kernel_size(size))
+    rows, columns = shares[:, 0, :, :height], shares[:, 1, :, :width]
     if images.dtype == torch.uint8:
         colours, pull = colours / 255, pull / 255
     narrow = torch.bmm(images.float().flatten(1, 2), columns.mT)
@@ -516,8 +510,9 @@ def crop_and_resize(images, top, left, height, width, size, flip=None):
     and right. Returns [B, 3, size, size]. A resize is linear in the rows and in the columns, so a box is two
     small matrices: rows @ picture @ columns.T"""
     boxes = _boxes(images, top, left, height, width, size)
-    edges = images.shape[2:]
-    return _resize(images, *_rows_and_columns(*_places(*boxes, max(edges), size, flip), *edges))
+    height, width = images.shape[2:]
+    shares = _shares(*_places(*boxes, max(height, width), size, flip))
+    return _resize(images, shares[:, 0, :, :height], shares[:, 1, :, :width])
 
 
 def _boxes(images, top, left, height, width, size):
@@ -560,12 +555,11 @@ def _places(start, length, edge, size, flip=None):
     return pixel, centre
 
 
-def _rows_and_columns(pixel, centre, height, width):
-    """[B, size, height] and [B, size, width]: each pixel's share in the pixels of the resized box."""
+def _shares(pixel, centre):
+    """[B, 2, size, edge]: the share of each of the picture's pixels in each pixel of the resized box."""
     distance = (pixel[:, :, None, :] - centre[:, :, :, None]).abs_()
     minus_share = distance.sub_(1).clamp_(max=0)  # in place; minus cancels in the division
-    shares = minus_share.div_(minus_share.sum(dim=3, keepdim=True))
-    return shares[:, 0, :, :height], shares[:, 1, :, :width]
+    return minus_share.div_(minus_share.sum(dim=3, keepdim=True))
 
 
 def _resize(images, rows, columns):
@@ -723,19 +717,19 @@ def blur(images, sigma, kernel_size):
         raise ValueError(
             f"sigma goes down to {sigma.min().item():g}; expected more than 0 pixels for each picture."
         )
-    kernel = _gaussian(sigma, kernel_size)
-    return _resize(images, _blur_matrix(kernel, height), _blur_matrix(kernel, width))
+    rows, columns = (_blur_matrix(sigma, kernel_size, edge) for edge in (height, width))
+    return _resize(images, rows, columns)
 
 
-def _gaussian(sigma, kernel_size):
-    """[B, kernel_size]: the share of a pixel and its neighbours in the blurred pixel."""
-    offset = torch.arange(kernel_size, device=sigma.device) - kernel_size // 2
-    return torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, dim=1)
+def _blur_rows(pictures, sigma, kernel_size):
+    """pictures [B, C, H, W], blurred from row to row alone."""
+    return _blur_matrix(sigma, kernel_size, pictures.shape[2])[:, None] @ pictures
 
 
-def _blur_matrix(kernel, edge):
+def _blur_matrix(sigma, kernel_size, edge):
     """[B, edge, edge]: the share of each pixel of a row in each pixel of the blurred row."""
-    kernel_size = kernel.shape[1]
+    offset = torch.arange(kernel_size, device=sigma.device) - kernel_size // 2
+    kernel = torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, dim=1)  # [B, K]: a Gaussian
     source = torch.eye(edge, dtype=kernel.dtype, device=kernel.device)[None]
     mirrored = pad(source, (kernel_size // 2, kernel_size // 2), mode="reflect")[0]
     return torch.einsum("bk,jik->bij", kernel, mirrored.unfold(1, kernel_size, 1))
