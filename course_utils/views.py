@@ -587,13 +587,17 @@ def _jitter(images, chosen, amounts, order):
     changes are one operation, whichever they are, and all four come one after the other while the pictures
     lie in the cache.
     """
-    for name, amount, least in zip(COLOUR_CHANGES, amounts, (0, 0, 0, -math.inf), strict=True):
-        if not ((amount >= least) & amount.isfinite()).all():
-            raise ValueError(f"{name} is {amount.tolist()}; expected finite numbers, none below {least}.")
-    stretches = _stretches(order, torch.stack(amounts, dim=1).gather(1, order))
-    for place in range(4):
-        turns_now = chosen & (order[:, place] == HUE)
-        _where(turns_now, images, _change_in_order, *stretches, amounts[HUE], hue_at=place)
+    for amount in amounts:
+        _check_count(amount, images, "a parameter")
+    amounts, least = torch.stack(amounts, dim=1), amounts[0].new_tensor([0, 0, 0, -math.inf])
+    right = (amounts >= least) & amounts.isfinite()
+    if not right.all():
+        k = (~right).any(dim=0).nonzero()[0].item()
+        name, given = COLOUR_CHANGES[k], amounts[:, k].tolist()
+        raise ValueError(f"{name} is {given}; expected finite numbers, none below {least[k]:g}.")
+    stretches = _stretches(order, amounts.gather(1, order))
+    for place, change in enumerate(order.unbind(dim=1)):
+        _where(chosen & (change == HUE), images, _change_in_order, *stretches, amounts[:, HUE], hue_at=place)
 
 
 def _change_in_order(images, colours, pull, hue, hue_at):
@@ -717,7 +721,8 @@ def blur(images, sigma, kernel_size):
         raise ValueError(
             f"sigma goes down to {sigma.min().item():g}; expected more than 0 pixels for each picture."
         )
-    rows, columns = (_blur_matrix(sigma, kernel_size, edge) for edge in (height, width))
+    rows = _blur_matrix(sigma, kernel_size, height)
+    columns = rows if width == height else _blur_matrix(sigma, kernel_size, width)
     return _resize(images, rows, columns)
 
 
