@@ -361,8 +361,15 @@ def _checked_rows(**features):
     dtype = torch.float32
     for x in features.values():
         dtype = torch.promote_types(dtype, x.dtype)
-    rows = {name: x.to(dtype) for name, x in features.items()}
-    return [(x, _lengths(name, x)) for name, x in rows.items()]
+    rows = [x.to(dtype) for x in features.values()]
+    lengths = [torch.linalg.vector_norm(x, dim=1, keepdim=True) for x in rows]
+    # One look at the lengths finds whether a row has no direction: NaN, infinite, zero or overflowed.
+    every = torch.cat(lengths).detach()
+    shortest, longest = every.aminmax() if len(every) else (1, 1)
+    if not 0 < float(shortest) <= float(longest) < math.inf:
+        for name, x, length in zip(features, rows, lengths, strict=True):
+            _require_directions(name, x, length)
+    return list(zip(rows, lengths, strict=True))
 
 
 def _several_unit_rows(features):
@@ -372,9 +379,7 @@ def _several_unit_rows(features):
     return features
 
 
-def _lengths(name, x):
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    # One look at the lengths finds every row without a direction: NaN, infinite, zero or overflowed.
+def _require_directions(name, x, length):
     usable = (length > 0) & (length < math.inf)
     if not usable.all():
         row = int((~usable).flatten().nonzero()[0])
@@ -390,7 +395,6 @@ def _lengths(name, x):
             f"{name}, shape {list(x.shape)}: row {row} {what}, so it has no direction to compare. "
             "Expected finite rows of non-zero length; look at the layer that made it."
         )
-    return length
 
 
 def _require_pairs(name_a, a, name_b, b, at_least, rows="N"):

@@ -10,6 +10,8 @@ held, of queries against keys one that is four times as large.
   exp(scale * s_ij) * (g_i / whole_i + g_j / whole_j), where whole is the sum with the positive in it; a pair
   has what its negatives have, with the other sign. Each tile is computed again instead of stored: 2 units of
   2 M^2 D flops in all, where autograd on the full matrix needs 3. Small problems keep their tiles.
+* On a CPU a tile's rows are cut into bands, one for each thread, and every product is a batch of bands: so a
+  core finds in its own cache what it wrote there. What the columns get, each band sums up by itself first.
 * A pair's similarity and gradient come from its two rows alone. In a tile its place is 0, as a row's own is.
 * A query's gradient needs no second look: the weighted sum of the keys builds up beside the sum of the
   weights. Keys are divided by their lengths a block at a time, beside the tile that needs them; keys of
@@ -22,7 +24,7 @@ Features come as pairs (rows, lengths), as contrast.py checked them; `scale` is 
 0-d tensor.
 """
 
-from itertools import combinations_with_replacement, product
+import math
 
 import torch
 import torch.nn.functional as F
@@ -102,55 +104,69 @@ class _Pairs(Function):
 
     @staticmethod
     def forward(ctx, first, second, lengths, scale, alone, gradient_follows):
-        units = torch.cat([first.to(lengths.dtype), second.to(lengths.dtype)]).div_(lengths)
-        a, b = units.chunk(2)
+        units = torch.cat([first, second]).to(lengths.dtype).div_(lengths)
+        a, b = units[: len(first)], units[len(first) :]
         rows, columns = (units, units) if alone else (a, b)
-        positive = (a * b).sum(dim=1).mul_(float(scale))
+        positive = (a * b).sum(dim=1)
         # Of a row's negatives and of a column's, or of view a's and view b's.
         sums = rows.new_zeros(2, len(a))
-        row_sums, column_sums = map(_blocks, (sums.view(-1), sums.view(-1)) if alone else sums)
-        ones = _blocks(rows.new_ones(len(rows)))
+        row_sums, column_sums = (sums.view(-1), sums.view(-1)) if alone else sums
+        bands = _count_bands(rows)
+        row_sums, column_sums = _blocks(row_sums, bands), _blocks(column_sums)
         keep = gradient_follows and len(rows) * len(columns) <= KEPT_NUMBERS
-        tiles = _pair_tiles(rows, columns, scale, alone, reuse=not keep)
-        tiles = list(tiles) if keep else tiles
-        for p, q, tile in tiles:
-            row_sums[p].addmv_(tile, ones[q])
-            if not (alone and p == q):
-                column_sums[q].addmv_(tile.T, ones[p])
-        losses = F.softplus(sums.log().sub_(positive), threshold=SURE)
-        ctx.save_for_backward(units, lengths, sums, positive.exp_().add(sums))
-        ctx.scale, ctx.alone, ctx.kept = scale, alone, tiles if keep else None
+        tiles = _pair_tiles(rows, columns, scale, alone, bands, reuse=not keep)
+        tiles = [(q, list(column)) for q, column in tiles] if keep else tiles
+        for q, column in tiles:
+            for_column = column_sums[q] if bands == 1 else sums.new_zeros(bands, len(column_sums[q]))
+            for p, tile in column:
+                row_sums[p].add_(tile.sum(dim=-1))
+                if not (alone and p == q):
+                    for_column.add_(tile.sum(dim=-2))
+            if bands > 1:
+                column_sums[q].add_(for_column.sum(dim=0))
+        gaps = sums.log().sub_(positive, alpha=float(scale))
+        losses = F.softplus(gaps, threshold=SURE)
+        ctx.save_for_backward(units, lengths, sums, gaps)
+        ctx.scale, ctx.alone, ctx.bands, ctx.kept = scale, alone, bands, tiles if keep else None
         return losses.view(-1) if alone else losses
 
     @staticmethod
     def backward(ctx, grad):
         refuse_double_backward()
-        units, lengths, sums, whole = ctx.saved_tensors
-        scale, alone = float(ctx.scale), ctx.alone
-        a, b = units.chunk(2)
-        rows, columns = (units, units) if alone else (a, b)
-        share = grad.view(whole.shape) / whole
-        row_shares, column_shares = map(_blocks, (share.view(-1), share.view(-1)) if alone else share)
-        row_shares = [block[:, None] for block in row_shares]
-        for_units = torch.zeros_like(units)
-        for_a, for_b = for_units.chunk(2)
-        for_rows, for_columns = (for_units, for_units) if alone else (for_a, for_b)
-        x, y, for_x, for_y = map(_blocks, (rows, columns, for_rows, for_columns))
-        buffer = rows.new_empty(len(x[0]), len(y[0]))
-        for p, q, tile in ctx.kept or _pair_tiles(rows, columns, scale, alone):
-            weights = _corner(buffer, *tile.shape)
-            torch.add(row_shares[p], column_shares[q], out=weights).mul_(tile)
-            for_x[p].addmm_(weights, y[q], alpha=scale)
-            if not (alone and p == q):
-                for_y[q].addmm_(weights.T, x[p], alpha=scale)
-        del tile, buffer  # their room is needed below
-        # What all negatives get together; the positive gets it with the other sign.
-        weights = (share * sums).sum(dim=0)[:, None]
-        for_a.addcmul_(weights, b, value=-scale)
-        for_b.addcmul_(weights, a, value=-scale)
+        units, lengths, sums, gaps = ctx.saved_tensors
+        scale, alone, bands = float(ctx.scale), ctx.alone, ctx.bands
+        # What a row's negatives get together: sigmoid(gap) is the probability of all of them.
+        together = gaps.sigmoid().mul_(grad.view(gaps.shape))
+        # The positive gets the same with the other sign.
+        z = units.view(2, -1, units.shape[1])
+        for_z = z.flip(0).mul_(together.sum(dim=0).mul_(-scale)[:, None])
+        for_units = for_z.view(units.shape)
+        rows, columns, for_rows, for_columns = (units, units, for_units, for_units) if alone else (*z, *for_z)
+        share = together.div_(sums)  # grad / whole
+        row_shares, column_shares = (share.view(-1), share.view(-1)) if alone else share
+        row_shares, column_shares = _blocks(row_shares[:, None], bands), _blocks(column_shares)
+        x, y = _blocks(rows, bands), _facing(columns, bands)
+        for_x, for_y = _blocks(for_rows, bands), _blocks(for_columns)
+        room = rows.new_empty(bands, *for_y[0].shape) if bands > 1 else None
+        weights, add_product = None, _add_product(bands)
+        for q, column in ctx.kept or _pair_tiles(rows, columns, scale, alone, bands):
+            for_column = for_y[q] if bands == 1 else room[:, : len(for_y[q])].zero_()
+            for p, tile in column:
+                if weights is None or weights.shape != tile.shape:
+                    weights = torch.empty_like(tile)
+                torch.add(row_shares[p], column_shares[q], out=weights).mul_(tile)
+                add_product(for_x[p], weights, y[q], alpha=scale)
+                if not (alone and p == q):
+                    add_product(for_column, weights.mT, x[p], alpha=scale)
+            if bands > 1:
+                for band in for_column:
+                    for_y[q].add_(band)
+        del tile, weights, room, for_column  # their room is needed below
         for_scale = scale_gradient(ctx.scale, units, for_units, ways=2)
+        for block in zip(*map(_blocks, (for_units, units, lengths)), strict=True):
+            across(*block)
         # Autograd rounds both halves to the dtypes of the features.
-        return *across(for_units, units, lengths).chunk(2), None, for_scale, None, None
+        return *for_z, None, for_scale, None, None
 
 
 class _Queries(Function):
@@ -202,26 +218,32 @@ def scale_gradient(scale, rows, for_rows, ways):
         return ((rows * for_rows).sum() / (ways * float(scale))).to(scale)
 
 
-def _pair_tiles(rows, columns, scale, alone, reuse=True):
-    """Yields (p, q, exp(scale * S)) for block p of rows and q of columns; 0 where there is no negative.
+def _pair_tiles(rows, columns, scale, alone, bands, reuse=True):
+    """Yields (q, pairs (p, exp(scale * S))): block q of columns, p of rows; 0 where there is no negative.
 
     With reuse each tile is written over the one before.
     """
-    x, y_t, scale = _blocks(rows), [block.T for block in _blocks(columns)], float(scale)
+    x, y, scale = _blocks(rows, bands), _facing(columns, bands), float(scale)
+    heights, edge, add_product = [block.shape[:-1] for block in x], y[0].shape[-2], _add_product(bands)
     # From a row's number to those of the columns that are its pair or itself.
     distances = (0, len(rows) // 2, -(len(rows) // 2)) if alone else (0,)
-    numbers = range(len(x))
-    buffer = None
-    for p, q in combinations_with_replacement(numbers, 2) if alone else product(numbers, numbers):
-        if buffer is None or not reuse:
-            buffer = x[p].new_empty(len(x[p]), y_t[q].shape[1])
-        tile = _corner(buffer, len(x[p]), y_t[q].shape[1])
-        tile.addmm_(x[p], y_t[q], beta=0, alpha=scale).exp_()
-        for distance in distances:
-            offset = (p - q) * len(x[0]) + distance
-            if -tile.shape[0] < offset < tile.shape[1]:
-                tile.diagonal(offset).zero_()
-        yield p, q, tile
+    tile = shape = None
+
+    def column(q):
+        nonlocal tile, shape
+        y_t, width = y[q].mT, y[q].shape[-2]
+        for p in range(q + 1 if alone else len(x)):
+            if not reuse or shape != (*heights[p], width):
+                shape = (*heights[p], width)
+                tile = rows.new_empty(shape)
+            add_product(tile, x[p], y_t, beta=0, alpha=scale).exp_()
+            for distance in distances:
+                offset = (p - q) * edge + distance
+                if -edge < offset < edge:
+                    tile.view(-1, width).diagonal(offset).fill_(0)
+            yield p, tile
+
+    return ((q, column(q)) for q in range(len(y)))
 
 
 def _query_tiles(queries, keys, lengths, scale):
@@ -243,9 +265,28 @@ def _query_tiles(queries, keys, lengths, scale):
             yield p, j, tile.addmm_(x[p], y.T, beta=0, alpha=scale).exp_(), y
 
 
-def _blocks(rows):
+def _blocks(rows, bands=1):
+    """[M, ...] -> blocks [edge, ...], the last one shorter; with several bands [bands, edge / bands, ...]."""
     # Ten splits into a single block would take a tenth of a step at N = 256.
-    return rows.split(_edge(rows)) if len(rows) > _edge(rows) else (rows,)
+    blocks = rows.split(_edge(rows)) if len(rows) > _edge(rows) else (rows,)
+    return blocks if bands == 1 else [block.view(bands, -1, *block.shape[1:]) for block in blocks]
+
+
+def _facing(columns, bands):
+    """The blocks of columns as a product with those of rows takes them: every band meets all of a block."""
+    blocks = _blocks(columns)
+    return blocks if bands == 1 else [block.expand(bands, -1, -1) for block in blocks]
+
+
+def _add_product(bands):
+    return torch.Tensor.addmm_ if bands == 1 else torch.Tensor.baddbmm_
+
+
+def _count_bands(rows):
+    # A single block is too small to gain by it, and a GPU has no caches of its own for each band.
+    if len(rows) <= _edge(rows) or rows.device.type != "cpu":
+        return 1
+    return math.gcd(len(rows), _edge(rows), torch.get_num_threads())
 
 
 def _edge(rows):

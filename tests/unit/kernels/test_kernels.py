@@ -56,6 +56,22 @@ def test_ragged_tiles(loss, temperature, small_tiles):
             assert not compare.too_large(errors, dtype), (rows, width, dtype, errors)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("loss", ["nt_xent", "clip_loss"])
+def test_bands_for_any_number_of_threads(loss, threads, small_tiles):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        bands = {rows: blocked._count_bands(torch.empty(rows, 5)) for rows in (48, 96, 97, 100)}
+        assert bands == {48: 1, 96: threads, 97: 1, 100: {1: 1, 2: 2, 3: 1, 4: 4}[threads]}
+        for rows in (48, 96, 97, 100):
+            inputs = compare.inputs(loss, rows, 5, torch.float64)
+            errors = compare.relative_errors(loss, inputs, 0.1, implementation="blocked")
+            assert not compare.too_large(errors, torch.float64), (rows, errors)
+    finally:
+        torch.set_num_threads(before)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(2, 40),
