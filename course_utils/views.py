@@ -23,7 +23,7 @@ COLOUR_CHANGES = ("brightness", "contrast", "saturation", "hue")  # ViewParamete
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601, with torchvision's digits
 CROP_TRIES = 10
-FUSED_PART = 512 * 3 * 32 * 32  # numbers in the pictures that fused_view takes at a time on a CPU
+FUSED_PART = 256 * 3 * 32 * 32  # numbers in the pictures that fused_view takes at a time on a CPU
 
 
 # --- Policies: what may happen ------------------------------------------------------------------------------
@@ -424,8 +424,7 @@ def fused_view(images, parameters, size=None):
         prepared = (
             images,
             *_places(*boxes, max(images.shape[2:]), size, p.flip),
-            p.blur,
-            p.sigma,
+            _fused_kernel(p, size),
             *_colour_matrices(p),
             views,
         )
@@ -434,19 +433,24 @@ def fused_view(images, parameters, size=None):
     return views.permute(0, 3, 1, 2)
 
 
-def _fused_part(images, pixel, centre, blurs, sigma, colours, pull, views):
+def _fused_kernel(p, size):
+    """Each picture's kernel of the blur, [B, K]: 1 in its middle where none happens, K = 1 if none does."""
+    sigma = torch.where(p.blur, p.sigma, 0).clamp(min=1e-3)  # so narrow that the neighbours have no share
+    return _gaussian(sigma, _kernel_size(size) if p.blur.any() else 1)
+
+
+def _fused_part(images, pixel, centre, kernel, colours, pull, views):
     """fused_view of a part of the pictures, written to views [B, S, S, 3]."""
     count, _, height, width = images.shape
-    size = views.shape[1]
-    shares = _shares(pixel, centre)
-    _where(blurs, shares, _blur_rows, sigma, kernel_size=_kernel_size(size))
-    rows, columns = shares[:, 0, :, :height], shares[:, 1, :, :width]
+    rows, columns = _rows_and_columns(pixel, centre, height, width)
+    if kernel.shape[1] > 1:
+        blurred = _blur_matrix(kernel, len(rows[0]))
+        rows, columns = torch.bmm(blurred, rows), torch.bmm(blurred, columns)
     if images.dtype == torch.uint8:
         colours, pull = colours / 255, pull / 255
     narrow = torch.bmm(images.float().flatten(1, 2), columns.mT)
-    # A product with a vector is a faster mean than mean().
-    mean = torch.mv(narrow.view(-1, size), rows.new_full([size], 1 / size)).view(count, 3, height)
-    offset = pull @ mean @ rows.mean(dim=1)[:, :, None]
+    mean = narrow.view(count, 3, height, -1).mean(dim=3)
+    offset, size = pull @ mean @ rows.mean(dim=1)[:, :, None], len(rows[0])
     # With the channels behind them, the rows need one product a picture instead of three.
     mixed = torch.bmm(narrow.view(count, 3, -1).mT, colours.mT)  # [B, H S, 3]
     torch.baddbmm(offset, rows, mixed.view(count, height, -1), out=views.view(count, size, -1))
@@ -511,8 +515,8 @@ def crop_and_resize(images, top, left, height, width, size, flip=None):
     small matrices: rows @ picture @ columns.T"""
     boxes = _boxes(images, top, left, height, width, size)
     height, width = images.shape[2:]
-    shares = _shares(*_places(*boxes, max(height, width), size, flip))
-    return _resize(images, shares[:, 0, :, :height], shares[:, 1, :, :width])
+    places = _places(*boxes, max(height, width), size, flip)
+    return _resize(images, *_rows_and_columns(*places, height, width))
 
 
 def _boxes(images, top, left, height, width, size):
@@ -555,11 +559,16 @@ def _places(start, length, edge, size, flip=None):
     return pixel, centre
 
 
+def _rows_and_columns(pixel, centre, height, width):
+    """[B, size, height] and [B, size, width]: the shares of the picture's pixels in the resized box."""
+    return _shares(pixel[:, 0, :height], centre[:, 0]), _shares(pixel[:, 1, :width], centre[:, 1])
+
+
 def _shares(pixel, centre):
-    """[B, 2, size, edge]: the share of each of the picture's pixels in each pixel of the resized box."""
-    distance = (pixel[:, :, None, :] - centre[:, :, :, None]).abs_()
+    """[B, size, edge]: the share of each of the picture's pixels in each pixel of the resized box."""
+    distance = (pixel[:, None, :] - centre[:, :, None]).abs_()
     minus_share = distance.sub_(1).clamp_(max=0)  # in place; minus cancels in the division
-    return minus_share.div_(minus_share.sum(dim=3, keepdim=True))
+    return minus_share.div_(minus_share.sum(dim=2, keepdim=True))
 
 
 def _resize(images, rows, columns):
@@ -721,20 +730,21 @@ def blur(images, sigma, kernel_size):
         raise ValueError(
             f"sigma goes down to {sigma.min().item():g}; expected more than 0 pixels for each picture."
         )
-    rows = _blur_matrix(sigma, kernel_size, height)
-    columns = rows if width == height else _blur_matrix(sigma, kernel_size, width)
+    kernel = _gaussian(sigma, kernel_size)
+    rows = _blur_matrix(kernel, height)
+    columns = rows if width == height else _blur_matrix(kernel, width)
     return _resize(images, rows, columns)
 
 
-def _blur_rows(pictures, sigma, kernel_size):
-    """pictures [B, C, H, W], blurred from row to row alone."""
-    return _blur_matrix(sigma, kernel_size, pictures.shape[2])[:, None] @ pictures
-
-
-def _blur_matrix(sigma, kernel_size, edge):
-    """[B, edge, edge]: the share of each pixel of a row in each pixel of the blurred row."""
+def _gaussian(sigma, kernel_size):
+    """[B, kernel_size]: the share of a pixel and its neighbours in the blurred pixel."""
     offset = torch.arange(kernel_size, device=sigma.device) - kernel_size // 2
-    kernel = torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, dim=1)  # [B, K]: a Gaussian
+    return torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, dim=1)
+
+
+def _blur_matrix(kernel, edge):
+    """[B, edge, edge]: the share of each pixel of a row in each pixel of the blurred row."""
+    kernel_size = kernel.shape[1]
     source = torch.eye(edge, dtype=kernel.dtype, device=kernel.device)[None]
     mirrored = pad(source, (kernel_size // 2, kernel_size // 2), mode="reflect")[0]
     return torch.einsum("bk,jik->bij", kernel, mirrored.unfold(1, kernel_size, 1))
