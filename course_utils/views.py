@@ -656,7 +656,7 @@ def _stretches(change, factor):
 
 def _mix(images, colours, pull):
     """colours [B, 3, 3] @ each pixel + pull [B, 1, 3] @ the mean pixel, cut off at 0 and 1."""
-    pixels = images.flatten(2)
+    pixels, colours, pull = images.flatten(2), colours.to(images), pull.to(images)
     offset = torch.bmm(pull, pixels.mean(dim=2, keepdim=True))
     return torch.baddbmm(offset, colours, pixels).clamp_(0, 1).view_as(images)
 

@@ -123,6 +123,14 @@ def test_colour_changes(name, low, high, data, edge, seed):
     assert difference(ours, each(getattr(tv, f"adjust_{name}"), images, amounts)) < CLOSE
 
 
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_colour_changes_take_factors_of_another_precision(name):
+    change, images, factors = getattr(views, f"adjust_{name}"), pictures(4, 9, 9), torch.linspace(0, 2, 4)
+    wanted = change(images, factors)
+    assert torch.equal(change(images, factors.double()), wanted)
+    assert difference(change(images.double(), factors).float(), wanted) < CLOSE
+
+
 def test_hue_on_every_colour_of_a_coarse_cube_and_the_twelfths_of_the_circle():
     """All ties between channels, all corners: where a rule of six cases would go wrong."""
     level = torch.linspace(0, 1, 6)
