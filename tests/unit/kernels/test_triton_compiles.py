@@ -26,13 +26,13 @@ CASES = [  # those that take the most, or are all alone in what they do
 ]
 
 
-def test_tiles_fit_the_shared_memory_of_cards_that_are_not_here():
+def test_tiles_fit_the_shared_memory_of_cards_that_are_not_here(tmp_path):
     triton = pytest.importorskip("triton", reason="triton is not installed")
     if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8):
         pytest.skip(f"the compiler of triton {triton.__version__} may be called in another way than 3.8's")
     # A fresh process, because in this one Triton may be the interpreter.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}  # compiled here and now
     done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     taken = json.loads(done.stdout)
