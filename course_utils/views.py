@@ -23,7 +23,6 @@ COLOUR_CHANGES = ("brightness", "contrast", "saturation", "hue")  # ViewParamete
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601, with torchvision's digits
 CROP_TRIES = 10
-FUSED_PART = 256 * 3 * 32 * 32  # numbers in the pictures that fused_view takes at a time on a CPU
 
 
 # --- Policies: what may happen ------------------------------------------------------------------------------
@@ -411,50 +410,63 @@ def fused_view(images, parameters, size=None):
     convolution wants them. They come from another distribution than apply_view's: nothing is cut off at 0 and
     1 before the end, contrast sees the mean of the blurred view, and hue is a rotation about the grey axis
     instead of a way around HSV's hexagon (they agree at thirds of a turn, where nothing is cut off). Crop,
-    flip, grey and blur are the same, and so is each of brightness, contrast and saturation alone.
+    flip, grey and blur are the same, and so is each of brightness, contrast and saturation alone. The first
+    call on a CPU takes some seconds more: numba compiles fused_loops.py, and keeps what it made.
     """
     _check_images(images)
     size = _edge(images, size)
     p = parameters.to(images.device)
-    boxes = _boxes(images, p.top, p.left, p.height, p.width, size)
+    boxes = torch.cat(_boxes(images, p.top, p.left, p.height, p.width, size), dim=1)
+    kernel = _fused_kernel(p, size)
     views = torch.empty(len(images), size, size, 3, device=images.device, dtype=torch.float32)
-    on_cpu = images.device.type == "cpu"  # there a part has to fit the cache
-    count = max(1, FUSED_PART // images[0].numel()) if on_cpu else len(images)
     with torch.autocast(images.device.type, enabled=False):
-        prepared = (
-            images,
-            *_places(*boxes, max(images.shape[2:]), size, p.flip),
-            _fused_kernel(p, size),
-            *_colour_matrices(p),
-            views,
-        )
-        for part in zip(*(tensor.split(count) for tensor in prepared), strict=True):
-            _fused_part(*part)
+        colours, pull = _colour_matrices(p)
+        if images.dtype == torch.uint8:
+            colours, pull = colours / 255, pull / 255
+        else:
+            images = images.float()
+        make = _fused_on_cpu if images.device.type == "cpu" else _fused
+        make(images, boxes, p.flip, kernel, colours, pull, views)
     return views.permute(0, 3, 1, 2)
 
 
 def _fused_kernel(p, size):
     """Each picture's kernel of the blur, [B, K]: 1 in its middle where none happens, K = 1 if none does."""
+    if not p.blur.any():
+        return p.sigma.new_ones(len(p), 1)
+    _check_kernel(_kernel_size(size), size, size)
     sigma = torch.where(p.blur, p.sigma, 0).clamp(min=1e-3)  # so narrow that the neighbours have no share
-    return _gaussian(sigma, _kernel_size(size) if p.blur.any() else 1)
+    return _gaussian(sigma, _kernel_size(size))
 
 
-def _fused_part(images, pixel, centre, kernel, colours, pull, views):
-    """fused_view of a part of the pictures, written to views [B, S, S, 3]."""
+def _fused_on_cpu(*tensors):
+    """_fused, one picture after the other: faster where a core has its own cache."""
+    from course_utils import fused_loops  # here, because numba takes most of a second to import
+
+    fused_loops.make_views(*(tensor.contiguous().numpy() for tensor in tensors))
+
+
+def _fused(images, boxes, flip, kernel, colours, pull, views):
+    """The views of all pictures at once, written to views [B, S, S, 3].
+
+    images: uint8 or float32; boxes: int64 [B, 4], top, left, height and width; kernel: [B, K]; colours and
+    pull: see _colour_matrices, in the units of images.
+    """
     count, _, height, width = images.shape
-    rows, columns = _rows_and_columns(pixel, centre, height, width)
-    if kernel.shape[1] > 1:
-        blurred = _blur_matrix(kernel, len(rows[0]))
-        rows, columns = torch.bmm(blurred, rows), torch.bmm(blurred, columns)
-    if images.dtype == torch.uint8:
-        colours, pull = colours / 255, pull / 255
-    narrow = torch.bmm(images.float().flatten(1, 2), columns.mT)
-    mean = narrow.view(count, 3, height, -1).mean(dim=3)
-    offset, size = pull @ mean @ rows.mean(dim=1)[:, :, None], len(rows[0])
+    size, reach = views.shape[1], kernel.shape[1] // 2
+    pixel, centre = _places(*boxes.split(2, dim=1), max(height, width), size, flip)
+    if reach:  # the view is mirrored beyond its edges
+        centre = pad(centre, (reach, reach), mode="reflect")
+    shares = _shares(pixel, centre).unfold(2, size, 1)  # [B, 2, K, edge, S]
+    blurred = torch.einsum("bk,bakes->base", kernel, shares)
+    rows, columns = _rows_and_columns(blurred, height, width)
+    narrow = torch.bmm(images.float().flatten(1, 2), columns.mT)  # [B, 3 H, S]
+    mean = narrow.mean(dim=2).view(count, 3, height)
+    offset = pull @ mean @ rows.mean(dim=1)[:, :, None]
     # With the channels behind them, the rows need one product a picture instead of three.
     mixed = torch.bmm(narrow.view(count, 3, -1).mT, colours.mT)  # [B, H S, 3]
-    torch.baddbmm(offset, rows, mixed.view(count, height, -1), out=views.view(count, size, -1))
-    views.clamp_(0, 1)
+    views = views.flatten(2)
+    torch.baddbmm(offset, rows, mixed.view(count, height, -1), out=views).clamp_(0, 1)
 
 
 def _edge(images, size):
@@ -515,8 +527,8 @@ def crop_and_resize(images, top, left, height, width, size, flip=None):
     small matrices: rows @ picture @ columns.T"""
     boxes = _boxes(images, top, left, height, width, size)
     height, width = images.shape[2:]
-    places = _places(*boxes, max(height, width), size, flip)
-    return _resize(images, *_rows_and_columns(*places, height, width))
+    shares = _shares(*_places(*boxes, max(height, width), size, flip))
+    return _resize(images, *_rows_and_columns(shares, height, width))
 
 
 def _boxes(images, top, left, height, width, size):
@@ -559,16 +571,16 @@ def _places(start, length, edge, size, flip=None):
     return pixel, centre
 
 
-def _rows_and_columns(pixel, centre, height, width):
-    """[B, size, height] and [B, size, width]: the shares of the picture's pixels in the resized box."""
-    return _shares(pixel[:, 0, :height], centre[:, 0]), _shares(pixel[:, 1, :width], centre[:, 1])
-
-
 def _shares(pixel, centre):
-    """[B, size, edge]: the share of each of the picture's pixels in each pixel of the resized box."""
-    distance = (pixel[:, None, :] - centre[:, :, None]).abs_()
+    """[B, 2, size, edge]: the share of each pixel of the picture in each pixel of the resized box."""
+    distance = (pixel[:, :, None] - centre[:, :, :, None]).abs_()
     minus_share = distance.sub_(1).clamp_(max=0)  # in place; minus cancels in the division
-    return minus_share.div_(minus_share.sum(dim=2, keepdim=True))
+    return minus_share.div_(minus_share.sum(dim=3, keepdim=True))
+
+
+def _rows_and_columns(shares, height, width):
+    """[B, size, height] and [B, size, width]: the shares of the picture's rows and of its columns."""
+    return shares[:, 0, :, :height], shares[:, 1, :, :width]
 
 
 def _resize(images, rows, columns):
@@ -720,11 +732,7 @@ def blur(images, sigma, kernel_size):
     kernel_size: odd, pixels; the Gaussian is cut off there. It must fit: kernel_size // 2 < height and width.
     """
     height, width = images.shape[-2:]
-    if kernel_size % 2 == 0 or not 0 < kernel_size < 2 * min(height, width):
-        raise ValueError(
-            f"kernel_size is {kernel_size} for pictures of {height} x {width} pixels; expected an odd "
-            f"number below {2 * min(height, width)}."
-        )
+    _check_kernel(kernel_size, height, width)
     _check_count(sigma, images, "a sigma")
     if not (sigma > 0).all():
         raise ValueError(
@@ -734,6 +742,14 @@ def blur(images, sigma, kernel_size):
     rows = _blur_matrix(kernel, height)
     columns = rows if width == height else _blur_matrix(kernel, width)
     return _resize(images, rows, columns)
+
+
+def _check_kernel(kernel_size, height, width):
+    if kernel_size % 2 == 0 or not 0 < kernel_size < 2 * min(height, width):
+        raise ValueError(
+            f"kernel_size is {kernel_size} for pictures of {height} x {width} pixels; expected an odd "
+            f"number below {2 * min(height, width)}."
+        )
 
 
 def _gaussian(sigma, kernel_size):

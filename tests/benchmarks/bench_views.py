@@ -166,7 +166,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=REPEATS)
     options = parser.parse_args()
     record = {
-        "machine": machine.facts("torch", "torchvision", "pillow"),
+        "machine": machine.facts("torch", "torchvision", "numba", "pillow"),
         "rows": measure(options.repeats),
     }
     options.out.write_text(json.dumps(record, indent=1) + "\n")

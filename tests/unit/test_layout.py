@@ -7,7 +7,7 @@ import pytest
 from course_utils.environment import ROOT
 
 PACKAGE = ROOT / "course_utils"
-GROUND = {"contrast", "views", "networks", "memory", "records", "runtime", "environment"}
+GROUND = {"contrast", "views", "fused_loops", "networks", "memory", "records", "runtime", "environment"}
 MIDDLE = {"images", "kernels", "readout"}
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__")
 
