@@ -14,20 +14,16 @@ import stored
 import torch
 
 from course_utils.environment import ROOT
-from course_utils.images import shapes
-from course_utils.networks import ProjectionHead, SmallEncoder
 from course_utils.runtime import data_dir
-from course_utils.training import Budget, SimCLR, train
 
 HERE = Path(__file__).parent
 # About a minute is wanted, two at most are allowed. These train and take more than half a minute, and the
 # speed of a machine can drift by half, so they have the two. They run and are timed with nothing beside them;
 # of the others `make test` runs two at a time: one that keeps its limit so keeps it alone as well.
 ALONE = ("04_projection_head", "05_moco", "06_clip", "08_evaluation", "09_without_negatives")
-SECONDS = dict.fromkeys(ALONE, 120)
-# Pictures a second of the machine that those two minutes are for, training as in `measured_speed` ("one
-# thread" in data/benchmarks/training.md of 2026-11-30). A machine that trains at half its speed has four.
-SPEED = 3096
+# Without AVX-512 two cores train at half the speed (1,499 pictures a second on one thread where the machine
+# of data/benchmarks/training.md had 3,096), so there they have four.
+SECONDS = dict.fromkeys(ALONE, 120 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 240)
 BYTES = 2 * 2**30
 NOWHERE = (
     "http://127.0.0.1:9"  # programs that are no Python (git, curl) find a proxy here that does not answer
@@ -124,38 +120,9 @@ def test_reproduces_its_outputs_offline(done):
     assert done.code == 0, f"nbval ended with {done.code}:\n{done.report}"
 
 
-@pytest.fixture(scope="module")
-def slowness():
-    """How many times slower than the machine of SPEED this one trains; at least 1."""
-    return max(1.0, SPEED / max(measured_speed() for _ in range(3)))
-
-
-def measured_speed():
-    """Pictures a second of the notebooks' training, on one thread."""
-
-    def simclr():
-        return SimCLR(SmallEncoder(), ProjectionHead("mlp", 128), temperature=0.1)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        pictures, budget = shapes.make(1536, size=32), Budget(epochs=1, batch=256, size=24)
-        run = train(simclr, pictures, budget, device="cpu", progress=False)
-    finally:
-        torch.set_num_threads(threads)
-    return len(run.history) * budget.batch / run.protocol["seconds"]
-
-
-@pytest.fixture
-def slower(done, request):
-    """The factor to a notebook's seconds on this machine."""
-    return request.getfixturevalue("slowness") if done.notebook.stem in ALONE else 1.0
-
-
-def test_takes_no_longer_than_it_may(done, slower):
-    assert done.seconds <= done.budget * slower, (
-        f"it took {done.seconds:.1f} s; the quick budget is {done.budget} s on 2 cores, times {slower:.2f} "
-        "on a machine so much slower"
+def test_takes_no_longer_than_it_may(done):
+    assert done.seconds <= done.budget, (
+        f"it took {done.seconds:.1f} s; the quick budget is {done.budget} s on 2 cores"
     )
 
 
@@ -169,14 +136,14 @@ def test_leaves_nothing_behind(done):
     assert not done.left_behind, f"beside the notebook afterwards: {done.left_behind}"
 
 
-def test_runs_without_cifar_too(done, slower, tmp_path):
+def test_runs_without_cifar_too(done, tmp_path):
     if not done.data_read:
         pytest.skip(f"it read nothing from {data_dir()}, so the run above was without CIFAR-10 already")
     (tmp_path / "data").mkdir()
     result = run(done.notebook, tmp_path, tmp_path / "data")
     assert result.code == 0, f"without CIFAR-10 nbval ended with {result.code}:\n{result.report}"
-    assert result.seconds <= result.budget * slower, (
-        f"without CIFAR-10 it took {result.seconds:.1f} s, more than {result.budget} s times {slower:.2f}"
+    assert result.seconds <= result.budget, (
+        f"without CIFAR-10 it took {result.seconds:.1f} s, more than {result.budget} s"
     )
     assert not any((tmp_path / "data").iterdir()), "it wrote into the data folder"
 
