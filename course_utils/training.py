@@ -323,7 +323,7 @@ def train(
     takes up to a minute, and a CPU needs a C++ compiler. watch: called with the method after every step, to
     measure something on the way. progress: whether to show a bar; not where several runs go at once, whose
     bars would write over one another. On a CPU with two torch threads or more, one of them draws each batch
-    during the forward pass of the one before it.
+    during the forward pass of the one before it; not if fused, which takes a fraction of that pass.
 
     An interruption (Ctrl-C, or the kernel's interrupt) returns what is there; the same call with a checkpoint
     goes on from the last whole epoch. On a CPU with the same number of threads the same arguments give the
@@ -349,10 +349,11 @@ def train(
     images = pictures.images.to(device)
     view = partial(draw_view, policy=policy, fused=fused, size=budget.size, generator=state.generator)
     draw = partial(draw_pair, images, captions, view=view)
+    spare = one_thread_draws(device, policy, fused)
     save = partial(save_checkpoint, file, state, definition) if file else lambda: None
     try:
         with compiled_forward(method.encoder, device) if compiled else nullcontext():
-            learn(state, draw, len(images), budget, device, half, save, watch or (lambda _: None), progress)
+            learn(state, draw, len(images), budget, spare, half, save, watch or (lambda _: None), progress)
     except KeyboardInterrupt:
         print(f"Interrupted after step {state.step} of {total}; the run holds what was learned so far.")
     return Run(
@@ -384,22 +385,24 @@ class State:
         return len(self.losses)
 
 
-def learn(state, draw, count, budget, device, half, save, watch, progress):
+def learn(state, draw, count, budget, spare, half, save, watch, progress):
     """The loop: step by step, epoch by epoch, from where the state is to the end of the budget.
 
-    draw: int64 [batch], places of pictures -> a batch of pairs. count: the number of pictures. save: called
-    after each epoch. watch: called with the method after each step. progress: whether to show a bar.
+    draw: int64 [batch], places of pictures -> a batch of pairs. count: the number of pictures. spare: whether
+    the forward pass leaves one of torch's threads to the next draw. save: called after each epoch. watch:
+    called with the method after each step. progress: whether to show a bar.
     """
     total = budget.steps(count)
     began = time.perf_counter() - state.seconds
     looks = {"initial": state.step * budget.batch, "total": total * budget.batch, "unit": " pictures"}
     if not progress:
         looks["disable"] = True  # False would override the environment's TQDM_DISABLE
-    with tqdm(**looks, unit_scale=True) as bar, ahead(draw, device) as draw_in_turn:
+    drawn = ahead(draw) if spare else nullcontext(partial(map, draw))
+    with tqdm(**looks, unit_scale=True) as bar, drawn as draw_in_turn:
         while state.step < total:
             order = torch.randperm(count, generator=state.generator)[: count // budget.batch * budget.batch]
             for pair in draw_in_turn(order.split(budget.batch)):
-                take_step(state, pair, rate_at(state.step, total, budget), half)
+                take_step(state, pair, rate_at(state.step, total, budget), half, spare)
                 watch(state.method)
                 state.seconds = time.perf_counter() - began
                 bar.set_postfix(loss=f"{state.losses[-1]:.3f}", refresh=False)
@@ -407,18 +410,19 @@ def learn(state, draw, count, budget, device, half, save, watch, progress):
             save()
 
 
+def one_thread_draws(device, policy, fused):
+    """Whether one of a CPU's threads draws while the others learn: not where a draw takes next to no time."""
+    return device.type == "cpu" and torch.get_num_threads() > 1 and policy is not None and not fused
+
+
 @contextmanager
-def ahead(draw, device):
+def ahead(draw):
     """A function: batches -> their pairs in turn, each drawn while the one before it is learned from.
 
-    The thread that draws is one of torch's own: see one_thread_spared. Where torch has one thread only, or
-    the device is a GPU, it does both in turn, and the pairs are the same. What a draw raises comes out where
-    its pair was to come.
+    The thread that draws is one of torch's own: see one_thread_spared. What a draw raises comes out where its
+    pair was to come.
     """
     threads = torch.get_num_threads()
-    if threads == 1 or device.type != "cpu":
-        yield partial(map, draw)
-        return
 
     def in_turn(batches):
         coming = pool.submit(draw, batches[0])
@@ -436,13 +440,13 @@ def ahead(draw, device):
 
 @contextmanager
 def one_thread_spared():
-    """All of torch's threads but one, where it has more: the forward pass leaves one to the next draw.
+    """All of torch's threads but one: the forward pass leaves one to the next draw.
 
     The draw takes about as long as the forward pass. The backward pass, which takes twice as long, has all
     threads again; more busy threads than cores would wait for one another.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads - 1))
+    torch.set_num_threads(threads - 1)
     try:
         yield
     finally:
@@ -466,14 +470,17 @@ def has_bfloat16(device):
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def take_step(state, pair, rate, half):
+def take_step(state, pair, rate, half, spare):
     """One update of the weights. Raises Diverged before anything that is not a number reaches them."""
     method, optimiser = state.method, state.optimiser
     for group in optimiser.param_groups:
         group["lr"] = rate
     optimiser.zero_grad()
     try:
-        with one_thread_spared(), torch.autocast(pair[0].device.type, torch.bfloat16, enabled=half):
+        with (
+            one_thread_spared() if spare else nullcontext(),
+            torch.autocast(pair[0].device.type, torch.bfloat16, enabled=half),
+        ):
             loss = method.loss(*pair)
     except ValueError as error:  # a loss refuses features that are not finite
         if state.step == 0:
@@ -535,10 +542,10 @@ def seeded(make, seed):
 
 def draw_pair(images, captions, batch, view):
     """The pictures `batch`, as two views, or as one view and its caption. view: pictures -> one view each."""
-    chosen = images[batch.to(images.device)]
+    places = batch.to(images.device)
     if captions is not None:
-        return view(chosen), captions[batch].to(images.device)
-    return view(chosen.repeat(2, 1, 1, 1)).chunk(2)  # both in one call, which costs less than two
+        return view(images.index_select(0, places)), captions[batch].to(images.device)
+    return view(images.index_select(0, places.repeat(2))).chunk(2)  # both in one call: costs less than two
 
 
 def draw_view(images, policy, fused, size, generator):

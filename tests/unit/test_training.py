@@ -546,12 +546,16 @@ class Counting(SimCLR):
         return loss
 
 
+@pytest.mark.parametrize("views, spared", [("exact", 1), ("fused", 0), ("none", 0)])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_forward_pass_spares_one_thread_and_the_backward_pass_has_all(threads, count):
+def test_the_forward_pass_spares_the_thread_that_draws_and_the_backward_pass_has_all(
+    threads, count, views, spared
+):
     threads(count)
     seen = set()
-    train(partial(Counting, seen), PICTURES, TINY)
-    assert seen == {("forward", max(1, count - 1)), ("backward", count)}
+    policy = None if views == "none" else "simclr_cifar"
+    train(partial(Counting, seen), PICTURES, TINY, policy=policy, fused=views == "fused")
+    assert seen == {("forward", max(1, count - spared)), ("backward", count)}
 
 
 def test_the_threads_come_back_after_a_loss_that_fails(threads):
@@ -561,12 +565,20 @@ def test_the_threads_come_back_after_a_loss_that_fails(threads):
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize("why", ["one thread", "a GPU"])
-def test_no_second_thread_where_there_is_none_to_spare(threads, why):
-    threads(1 if why == "one thread" else 2)
-    device = torch.device("cpu" if why == "one thread" else "cuda")
-    with training.ahead(lambda batch: (batch, threading.current_thread()), device) as in_turn:
-        assert list(in_turn([1, 2])) == [(1, threading.main_thread()), (2, threading.main_thread())]
+@pytest.mark.parametrize("count, settings", [(1, {}), (2, {"fused": True}), (2, {"policy": None})])
+def test_no_second_thread_where_there_is_none_to_spare_or_little_to_draw(
+    monkeypatch, threads, count, settings
+):
+    threads(count)
+    seen = note_draws(monkeypatch)
+    run_of("SimCLR", **settings)
+    assert set(seen) == {threading.main_thread()}
+
+
+def test_on_a_gpu_no_thread_is_spared(threads):
+    threads(2)
+    assert training.one_thread_draws(torch.device("cpu"), "simclr_cifar", fused=False)
+    assert not training.one_thread_draws(torch.device("cuda"), "simclr_cifar", fused=False)
 
 
 def test_an_error_in_a_draw_comes_out_and_the_run_goes_on_from_the_checkpoint(monkeypatch, threads):

@@ -347,6 +347,19 @@ def test_the_loops_give_what_the_tensors_give(policy, height, width, size, monke
     assert difference(looped, fused_view(images, parameters, size)) < CLOSE
 
 
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_threads_share_the_pictures_of_a_fused_view(count):
+    images, parameters = pictures(count, 32, 32), draw_parameters(count, 32, 32, "strong", generator())
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):  # also more of them than pictures
+            torch.set_num_threads(threads)
+            found.append(fused_view(images, parameters))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
 def test_uint8_and_float_pictures_give_the_same_view_and_are_left_alone():
     stored = torch.randint(256, (16, 3, 32, 32), dtype=torch.uint8, generator=generator())
     parameters = draw_parameters(16, 32, 32, EVERYTHING, generator())
