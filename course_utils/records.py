@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from course_utils.environment import ROOT, replace_file
-from course_utils.runtime import version
+from course_utils.runtime import device_name, version
 
 FOLDER = ROOT / "data" / "records"
 
@@ -118,13 +118,12 @@ def _different(values):
 def machine(device) -> dict:
     """What a run was computed with: versions, device and threads."""
     device = torch.device(device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "versions": {
             "python": platform.python_version(),
             **{n: version(n) for n in ("torch", "scikit-learn")},
         },
-        "device": f"{device.type} ({name})",
+        "device": f"{device.type} ({device_name(device)})",
         "threads": torch.get_num_threads(),
     }
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BUDGETS = ("quick", "full")
 TESTED = ("torch", "torchvision", "jupyterlab", "ipywidgets")
+CPUINFO = Path("/proc/cpuinfo")
 PHOTOGRAPHS = ("coffee.png", "chelsea.png", "astronaut.png", "rocket.jpg")
 CIFAR_FILE = "cifar10.npz"
 CIFAR_MEMBERS = {f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test", "names", "source")}
@@ -60,6 +61,17 @@ def computes(kind):
         return torch.ones(2, device=kind).sum().item() == 2
     except Exception:  # torch has an error of its own for each way in which a device can be missing
         return False
+
+
+def device_name(kind) -> str:
+    """The GPU's name, or the processor's: its model where Linux knows it, else its architecture."""
+    import torch
+
+    if kind.type == "cuda":
+        return torch.cuda.get_device_name(kind)
+    lines = CPUINFO.read_text(errors="replace").splitlines() if CPUINFO.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, models), platform.machine())
 
 
 def generator(seed: int) -> "torch.Generator":
@@ -239,8 +251,7 @@ def compute():
         chosen = device()
     except ValueError as error:
         return "device", str(error), False, fix
-    name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else platform.machine()
-    found = f"{chosen} ({name}), {torch.get_num_threads()} CPU threads"
+    found = f"{chosen} ({device_name(chosen)}), {torch.get_num_threads()} CPU threads"
     return "device", found, computes(chosen), fix
 
 

@@ -41,7 +41,12 @@ from course_utils.views import POLICIES, Policy, apply_view, draw_parameters, fu
 
 
 class Diverged(RuntimeError):
-    """The loss or its gradient is not a number any more; the message names the step and the likely cause."""
+    """The loss or its gradient is not a number any more; the message names the step and the likely cause.
+
+    history: the steps before that one, as in Run.history: to see whether the loss rose beforehand.
+    """
+
+    history: pd.DataFrame
 
 
 class CheckpointError(RuntimeError):
@@ -354,6 +359,9 @@ def train(
     try:
         with compiled_forward(method.encoder, device) if compiled else nullcontext():
             learn(state, draw, len(images), budget, spare, half, save, watch or (lambda _: None), progress)
+    except Diverged as error:
+        error.history = history(state.losses, total, budget)
+        raise
     except KeyboardInterrupt:
         print(f"Interrupted after step {state.step} of {total}; the run holds what was learned so far.")
     return Run(

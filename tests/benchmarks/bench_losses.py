@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from course_utils import kernels  # noqa: E402
 from course_utils.kernels import blocked  # noqa: E402
-from course_utils.runtime import keep_memory  # noqa: E402
+from course_utils.runtime import device_name, keep_memory  # noqa: E402
 
 THREADS, WIDTH, TEMPERATURE = 2, 128, 0.1
 PEERS = ["lightly", "pytorch-metric-learning", "info-nce-pytorch", "open_clip_torch"]
@@ -329,11 +329,6 @@ def memory_allowed(n):
 
 
 def machine():
-    model = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            model = line.split(":")[1].strip()
-            break
     versions = {"torch": torch.__version__}
     for peer in PEERS:
         try:
@@ -341,7 +336,7 @@ def machine():
         except importlib.metadata.PackageNotFoundError:
             versions[peer] = "not installed"
     return {
-        "processor": model,
+        "processor": device_name(torch.device("cpu")),
         "threads": THREADS,
         "waiting threads": WAITING,
         "python": platform.python_version(),

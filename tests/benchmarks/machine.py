@@ -3,20 +3,16 @@
 import os
 import platform
 import time
-from pathlib import Path
 
-from course_utils.runtime import version
+import torch
+
+from course_utils.runtime import device_name, version
 
 
 def facts(*packages):
     """Processor, threads and the packages' versions, as plain JSON values."""
-    model, info = platform.processor(), Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else []:
-        if line.startswith("model name"):
-            model = line.split(":")[1].strip()
-            break
     return {
-        "processor": model,
+        "processor": device_name(torch.device("cpu")),
         "cores": os.cpu_count(),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
         "date": time.strftime("%Y-%m-%d"),

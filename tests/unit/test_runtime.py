@@ -44,6 +44,16 @@ def test_a_gpu_that_cannot_add_is_passed_over(monkeypatch):
         assert runtime.device().type == expected
 
 
+def test_a_processor_has_its_models_name_or_its_architectures(monkeypatch, tmp_path):
+    monkeypatch.setattr(runtime, "CPUINFO", tmp_path / "cpuinfo")
+    cpu = torch.device("cpu")
+    assert runtime.device_name(cpu) == platform.machine()
+    runtime.CPUINFO.write_text("processor : 0\nBogoMIPS : 48.00\n")  # so on ARM
+    assert runtime.device_name(cpu) == platform.machine()
+    runtime.CPUINFO.write_text("processor\t: 0\nmodel name\t: Chip (TM): 2\nmodel name\t: Other\n")
+    assert runtime.device_name(cpu) == "Chip (TM): 2"
+
+
 def test_a_generator_repeats_its_draws():
     first, again, other = (torch.rand(4, generator=runtime.generator(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -692,8 +693,11 @@ def test_training_stops_before_what_is_no_number_reaches_the_weights(how):
         made.append(Poisoned(how))
         return made[0]
 
-    with pytest.raises(Diverged, match=r"^Step 6: .*ordinary size"):
+    with pytest.raises(Diverged, match=r"^Step 6: .*ordinary size") as stopped:
         train(make, PICTURES, TINY)
+    before, whole = stopped.value.history, run_of("SimCLR").history
+    pd.testing.assert_frame_equal(before.drop(columns="loss"), whole.head(5).drop(columns="loss"))
+    assert before.loss.gt(0).all()
     assert all(p.isfinite().all() for p in made[0].parameters())
 
 
