@@ -9,7 +9,8 @@ held, of queries against keys one that is four times as large.
 * Both gradients are products with the same weights, W @ columns and W.T @ rows. A negative has W_ij =
   exp(scale * s_ij) * (g_i / whole_i + g_j / whole_j), where whole is the sum with the positive in it; a pair
   has what its negatives have, with the other sign. Each tile is computed again instead of stored: 2 units of
-  2 M^2 D flops in all, where autograd on the full matrix needs 3. Small problems keep their tiles.
+  2 M^2 D flops in all, where autograd on the full matrix needs 3. A small problem is one tile, of whatever
+  size, and keeps it; half of it would be enough, but takes more calls than it saves.
 * On a CPU a tile's rows are cut into bands, one for each thread, and every product is a batch of bands: so a
   core finds in its own cache what it wrote there. What the columns get, each band sums up by itself first.
 * A pair's similarity and gradient come from its two rows alone. In a tile its place is 0, as a row's own is.
@@ -32,7 +33,7 @@ from torch.autograd import Function
 
 TILE = 512  # rows and columns of a tile: 1 MiB in float32, at home in a core's cache
 GPU_TILE = 4096  # 64 MiB: fewer, larger launches
-KEPT_NUMBERS = 2**19  # a problem of at most this many similarities keeps its tiles for the backward pass
+KEPT_NUMBERS = 2**19  # a problem of at most this many similarities is one tile, and keeps it
 FLOAT32_SCALE, FLOAT64_SCALE = 50.0, 600.0
 SURE = 40  # log(1 + exp(40)) is 40 in every digit, even of float64
 
@@ -50,7 +51,8 @@ def between(rows, columns, scale):
 def _both_ways(first, second, scale, alone):
     (a, a_lengths), (b, b_lengths) = exact(first, scale), exact(second, scale)
     lengths = torch.cat([a_lengths, b_lengths])
-    return _Pairs.apply(a, b, lengths, scale, alone, torch.is_grad_enabled()).to(first[1].dtype)
+    pairs = _KeptPairs if (len(a) * (2 if alone else 1)) ** 2 <= KEPT_NUMBERS else _Pairs
+    return pairs.apply(a, b, lengths, scale, alone).to(first[1].dtype)
 
 
 def against(queries, positives, keys, scale):
@@ -99,11 +101,53 @@ def across(grad, units, lengths):
     return grad.addcmul_(units, along, value=-1).div_(lengths)
 
 
+class _KeptPairs(Function):
+    """_Pairs for a few of them: all similarities are one tile, and the backward pass finds it as it was."""
+
+    @staticmethod
+    def forward(ctx, first, second, lengths, scale, alone):
+        n = len(first)
+        units = torch.cat([first, second]).to(lengths.dtype).div_(lengths)
+        rows, columns = (units, units) if alone else (units[:n], units[n:])
+        tile = rows.new_empty(len(rows), len(columns))
+        tile.addmm_(rows, columns.mT, beta=0, alpha=float(scale))
+        positive = tile.diagonal(n if alone else 0).clone()
+        self_and_pair = tile.exp_().view(len(rows) // n, n, -1, n).diagonal(dim1=1, dim2=3)
+        self_and_pair.fill_(0)
+        sums = tile.sum(dim=1).view(2, n) if alone else torch.stack([tile.sum(dim=1), tile.sum(dim=0)])
+        gaps = sums.log().sub_(positive)
+        losses = F.softplus(gaps, threshold=SURE)
+        ctx.save_for_backward(units, lengths, sums, gaps, tile)
+        ctx.scale, ctx.alone = scale, alone
+        return losses.view(-1) if alone else losses
+
+    @staticmethod
+    def backward(ctx, grad):
+        refuse_double_backward()
+        units, lengths, sums, gaps, tile = ctx.saved_tensors
+        scale, alone, n = float(ctx.scale), ctx.alone, gaps.shape[1]
+        together = _for_negatives(gaps, grad)
+        pair = together.sum(dim=0).neg_()
+        share = together.div_(sums)  # grad / whole
+        row_shares, column_shares = (share.view(-1), share.view(-1)) if alone else share
+        weights = torch.add(row_shares[:, None], column_shares).mul_(tile)
+        for offset in (n, -n) if alone else (0,):
+            weights.diagonal(offset).copy_(pair)
+        for_units = torch.empty_like(units)
+        if alone:
+            for_units.addmm_(weights, units, beta=0, alpha=scale)
+        else:
+            for_units[:n].addmm_(weights, units[n:], beta=0, alpha=scale)
+            for_units[n:].addmm_(weights.mT, units[:n], beta=0, alpha=scale)
+        for_scale = scale_gradient(ctx.scale, units, for_units, ways=2)
+        return *across(for_units, units, lengths).view(2, n, -1), None, for_scale, None
+
+
 class _Pairs(Function):
     """The first against the second, read both ways; alone: all against all, where both ways are one."""
 
     @staticmethod
-    def forward(ctx, first, second, lengths, scale, alone, gradient_follows):
+    def forward(ctx, first, second, lengths, scale, alone):
         units = torch.cat([first, second]).to(lengths.dtype).div_(lengths)
         a, b = units[: len(first)], units[len(first) :]
         rows, columns = (units, units) if alone else (a, b)
@@ -113,10 +157,7 @@ class _Pairs(Function):
         row_sums, column_sums = (sums.view(-1), sums.view(-1)) if alone else sums
         bands = _count_bands(rows)
         row_sums, column_sums = _blocks(row_sums, bands), _blocks(column_sums)
-        keep = gradient_follows and len(rows) * len(columns) <= KEPT_NUMBERS
-        tiles = _pair_tiles(rows, columns, scale, alone, bands, reuse=not keep)
-        tiles = [(q, list(column)) for q, column in tiles] if keep else tiles
-        for q, column in tiles:
+        for q, column in _pair_tiles(rows, columns, scale, alone, bands):
             for_column = column_sums[q] if bands == 1 else sums.new_zeros(bands, len(column_sums[q]))
             for p, tile in column:
                 row_sums[p].add_(tile.sum(dim=-1))
@@ -127,7 +168,7 @@ class _Pairs(Function):
         gaps = sums.log().sub_(positive, alpha=float(scale))
         losses = F.softplus(gaps, threshold=SURE)
         ctx.save_for_backward(units, lengths, sums, gaps)
-        ctx.scale, ctx.alone, ctx.bands, ctx.kept = scale, alone, bands, tiles if keep else None
+        ctx.scale, ctx.alone, ctx.bands = scale, alone, bands
         return losses.view(-1) if alone else losses
 
     @staticmethod
@@ -135,8 +176,7 @@ class _Pairs(Function):
         refuse_double_backward()
         units, lengths, sums, gaps = ctx.saved_tensors
         scale, alone, bands = float(ctx.scale), ctx.alone, ctx.bands
-        # What a row's negatives get together: sigmoid(gap) is the probability of all of them.
-        together = gaps.sigmoid().mul_(grad.view(gaps.shape))
+        together = _for_negatives(gaps, grad)
         # The positive gets the same with the other sign.
         z = units.view(2, -1, units.shape[1])
         for_z = z.flip(0).mul_(together.sum(dim=0).mul_(-scale)[:, None])
@@ -149,7 +189,7 @@ class _Pairs(Function):
         for_x, for_y = _blocks(for_rows, bands), _blocks(for_columns)
         room = rows.new_empty(bands, *for_y[0].shape) if bands > 1 else None
         weights, add_product = None, _add_product(bands)
-        for q, column in ctx.kept or _pair_tiles(rows, columns, scale, alone, bands):
+        for q, column in _pair_tiles(rows, columns, scale, alone, bands):
             for_column = for_y[q] if bands == 1 else room[:, : len(for_y[q])].zero_()
             for p, tile in column:
                 if weights is None or weights.shape != tile.shape:
@@ -166,7 +206,12 @@ class _Pairs(Function):
         for block in zip(*map(_blocks, (for_units, units, lengths)), strict=True):
             across(*block)
         # Autograd rounds both halves to the dtypes of the features.
-        return *for_z, None, for_scale, None, None
+        return *for_z, None, for_scale, None
+
+
+def _for_negatives(gaps, grad):
+    """What a row's negatives get together: sigmoid(gap) is the probability of all of them."""
+    return gaps.sigmoid().mul_(grad.view(gaps.shape))
 
 
 class _Queries(Function):
@@ -218,10 +263,10 @@ def scale_gradient(scale, rows, for_rows, ways):
         return ((rows * for_rows).sum() / (ways * float(scale))).to(scale)
 
 
-def _pair_tiles(rows, columns, scale, alone, bands, reuse=True):
+def _pair_tiles(rows, columns, scale, alone, bands):
     """Yields (q, pairs (p, exp(scale * S))): block q of columns, p of rows; 0 where there is no negative.
 
-    With reuse each tile is written over the one before.
+    Each tile is written over the one before.
     """
     x, y, scale = _blocks(rows, bands), _facing(columns, bands), float(scale)
     heights, edge, add_product = [block.shape[:-1] for block in x], y[0].shape[-2], _add_product(bands)
@@ -233,7 +278,7 @@ def _pair_tiles(rows, columns, scale, alone, bands, reuse=True):
         nonlocal tile, shape
         y_t, width = y[q].mT, y[q].shape[-2]
         for p in range(q + 1 if alone else len(x)):
-            if not reuse or shape != (*heights[p], width):
+            if shape != (*heights[p], width):
                 shape = (*heights[p], width)
                 tile = rows.new_empty(shape)
             add_product(tile, x[p], y_t, beta=0, alpha=scale).exp_()

@@ -32,6 +32,13 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(blocked, "KEPT_NUMBERS", 0)
 
 
+@pytest.fixture(params=["tiles", "kept"])
+def few_numbers(request, monkeypatch):
+    """A few numbers as many small tiles, and as the one tile that they are without further notice."""
+    if request.param == "tiles":
+        request.getfixturevalue("small_tiles")
+
+
 # --- blocked against the definition in float64 --------------------------------------------------------------
 
 
@@ -97,7 +104,7 @@ def test_any_shape_any_tile(n, width, keys, tile, temperature, keep):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_gradcheck(loss, small_tiles):
+def test_gradcheck(loss, few_numbers):
     inputs = [x.requires_grad_() for x in compare.inputs(loss, 10, 4, torch.float64)]
     setting = torch.tensor(2.0, dtype=torch.float64, device=DEVICE, requires_grad=True)
     for reduction in ("mean", "none"):
@@ -106,7 +113,7 @@ def test_gradcheck(loss, small_tiles):
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_tiny_losses_keep_their_digits(loss, temperature, small_tiles):
+def test_tiny_losses_keep_their_digits(loss, temperature, few_numbers):
     """Well-trained features. A cosine's error of 1e-7, over the temperature, is the relative error of exp."""
     a = features(64, 32, 1)
     b = a + 0.1 * features(64, 32, 2)
