@@ -13,7 +13,8 @@ held, of queries against keys one that is four times as large.
   size, and keeps it; half of it would be enough, but takes more calls than it saves.
 * On a CPU a tile's rows are cut into bands, one for each thread, and every product is a batch of bands: so a
   core finds in its own cache what it wrote there. What the columns get, each band sums up by itself first.
-* A pair's similarity and gradient come from its two rows alone. In a tile its place is 0, as a row's own is.
+* A pair's similarity and gradient come from its two rows alone. In a tile its place is 0, as a row's own is;
+  a tile that is kept serves the pairs as well.
 * A query's gradient needs no second look: the weighted sum of the keys builds up beside the sum of the
   weights. Keys are divided by their lengths a block at a time, beside the tile that needs them; keys of
   length 1, as a queue holds them, are taken as they are.
