@@ -21,8 +21,8 @@ HERE = Path(__file__).parent
 # speed of a machine can drift by half, so they have the two. They run and are timed with nothing beside them;
 # of the others `make test` runs two at a time: one that keeps its limit so keeps it alone as well.
 ALONE = ("04_projection_head", "05_moco", "06_clip", "08_evaluation", "09_without_negatives")
-# Without AVX-512 two cores train at half the speed (1,499 pictures a second on one thread where the machine
-# of data/benchmarks/training_xeon.md had 3,096), so there they have four.
+# Without AVX-512 two cores train at half the speed (one thread in data/benchmarks: 1,623 pictures a second in
+# training.md, 3,096 in training_xeon.md), so there they have four.
 SECONDS = dict.fromkeys(ALONE, 120 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 240)
 BYTES = 2 * 2**30
 NOWHERE = (

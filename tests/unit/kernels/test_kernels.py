@@ -33,7 +33,7 @@ def small_tiles(monkeypatch):
 
 
 @pytest.fixture(params=["tiles", "kept"])
-def few_numbers(request, monkeypatch):
+def few_numbers(request):
     """A few numbers as many small tiles, and as the one tile that they are without further notice."""
     if request.param == "tiles":
         request.getfixturevalue("small_tiles")
