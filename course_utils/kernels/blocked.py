@@ -2,7 +2,7 @@
 
 The loss of a row is log(1 + exp(gap)), its gap the log of the sum of exp(scale * s) over its negatives less
 its positive. Sums and gradients are sums over tiles of S = rows @ columns.T: two tiles are all that is ever
-held, of queries against keys one that is four times as large.
+held.
 
 * A tile serves two directions. Along its rows it belongs to the row features, down its columns to the
   column features. Views against themselves have a symmetric S, so half of the tiles are enough.
@@ -11,8 +11,11 @@ held, of queries against keys one that is four times as large.
   has what its negatives have, with the other sign. Each tile is computed again instead of stored: 2 units of
   2 M^2 D flops in all, where autograd on the full matrix needs 3. A small problem is one tile, of whatever
   size, and keeps it; half of it would be enough, but takes more calls than it saves.
-* On a CPU a tile's rows are cut into bands, one for each thread, and every product is a batch of bands: so a
-  core finds in its own cache what it wrote there. What the columns get, each band sums up by itself first.
+* On a CPU a tile is cut into bands, one for each thread, and every product is a batch of bands: so a core
+  finds in its own cache what it wrote there. Pairs cut the rows, queries cut the keys. What is summed over a
+  tile's bands, each band sums up by itself first.
+* exp(x) is computed as 2 ** (x * log2(e)): a power of 2 costs less on some processors, and the factor
+  nothing, for it goes into the product with the scale.
 * A pair's similarity and gradient come from its two rows alone. In a tile its place is 0, as a row's own is;
   a tile that is kept serves the pairs as well.
 * A query's gradient needs no second look: the weighted sum of the keys builds up beside the sum of the
@@ -36,6 +39,7 @@ TILE = 512  # rows and columns of a tile: 1 MiB in float32, at home in a core's 
 GPU_TILE = 4096  # 64 MiB: fewer, larger launches
 KEPT_NUMBERS = 2**19  # a problem of at most this many similarities is one tile, and keeps it
 FLOAT32_SCALE, FLOAT64_SCALE = 50.0, 600.0
+LOG2_E = 1 / math.log(2)
 SURE = 40  # log(1 + exp(40)) is 40 in every digit, even of float64
 
 
@@ -111,9 +115,9 @@ class _KeptPairs(Function):
         units = torch.cat([first, second]).to(lengths.dtype).div_(lengths)
         rows, columns = (units, units) if alone else (units[:n], units[n:])
         tile = rows.new_empty(len(rows), len(columns))
-        tile.addmm_(rows, columns.mT, beta=0, alpha=float(scale))
-        positive = tile.diagonal(n if alone else 0).clone()
-        self_and_pair = tile.exp_().view(len(rows) // n, n, -1, n).diagonal(dim1=1, dim2=3)
+        tile.addmm_(rows, columns.mT, beta=0, alpha=float(scale) * LOG2_E)
+        positive = tile.diagonal(n if alone else 0) / LOG2_E
+        self_and_pair = tile.exp2_().view(len(rows) // n, n, -1, n).diagonal(dim1=1, dim2=3)
         self_and_pair.fill_(0)
         sums = tile.sum(dim=1).view(2, n) if alone else torch.stack([tile.sum(dim=1), tile.sum(dim=0)])
         gaps = sums.log().sub_(positive)
@@ -220,17 +224,18 @@ class _Queries(Function):
 
     @staticmethod
     def forward(ctx, queries, keys, lengths, scale, gradient_follows):
-        total, mean = queries.new_zeros(len(queries)), queries.new_zeros(queries.T.shape).T
-        totals, means = _blocks(total), _blocks(mean)
-        ones = queries.new_ones(len(keys))
+        bands = _count_bands(keys)
+        total, mean = queries.new_zeros(bands, len(queries)), queries.new_zeros(bands, *queries.shape)
+        totals, means = (sums.split(_edge(queries), dim=1) for sums in (total, mean))
         wants_mean = gradient_follows and (ctx.needs_input_grad[0] or ctx.needs_input_grad[3])
-        for p, j, tile, unit_keys in _query_tiles(queries, keys, lengths, scale):
-            totals[p].addmv_(tile, ones[j])
+        for p, _, tile, unit_keys in _query_tiles(queries, keys, lengths, scale, bands):
+            totals[p].add_(tile.sum(dim=2))
             if wants_mean:
-                means[p].addmm_(tile, unit_keys)
-        mean = (mean / total[:, None]).contiguous()
+                means[p].baddbmm_(tile, unit_keys)
+        total = total.sum(dim=0)
+        mean = mean.sum(dim=0).div_(total[:, None])
         ctx.save_for_backward(queries, keys, lengths, total, mean)
-        ctx.scale = scale
+        ctx.scale, ctx.bands = scale, bands
         return total.log()
 
     @staticmethod
@@ -244,9 +249,10 @@ class _Queries(Function):
         # Keys from a queue are constants and cost nothing; keys with a gradient cost 2 units more.
         if ctx.needs_input_grad[1]:
             for_keys = torch.zeros_like(keys)
-            share, x = _blocks((grad / total)[:, None]), _blocks(queries)
-            for p, j, tile, _ in _query_tiles(queries, keys, lengths, scale):
-                for_keys[j].addmm_(tile.mul_(share[p]).T, x[p], alpha=scale)
+            weighted = _blocks(queries * (scale * grad / total)[:, None])
+            for p, j, tile, _ in _query_tiles(queries, keys, lengths, scale, ctx.bands):
+                banded = for_keys[j].view(ctx.bands, -1, keys.shape[1])
+                banded.baddbmm_(tile.mT, weighted[p].expand(ctx.bands, -1, -1))
         return for_queries, for_keys, None, for_scale, None
 
 
@@ -269,7 +275,7 @@ def _pair_tiles(rows, columns, scale, alone, bands):
 
     Each tile is written over the one before.
     """
-    x, y, scale = _blocks(rows, bands), _facing(columns, bands), float(scale)
+    x, y, scale = _blocks(rows, bands), _facing(columns, bands), float(scale) * LOG2_E
     heights, edge, add_product = [block.shape[:-1] for block in x], y[0].shape[-2], _add_product(bands)
     # From a row's number to those of the columns that are its pair or itself.
     distances = (0, len(rows) // 2, -(len(rows) // 2)) if alone else (0,)
@@ -282,7 +288,7 @@ def _pair_tiles(rows, columns, scale, alone, bands):
             if shape != (*heights[p], width):
                 shape = (*heights[p], width)
                 tile = rows.new_empty(shape)
-            add_product(tile, x[p], y_t, beta=0, alpha=scale).exp_()
+            add_product(tile, x[p], y_t, beta=0, alpha=scale).exp2_()
             for distance in distances:
                 offset = (p - q) * edge + distance
                 if -edge < offset < edge:
@@ -292,23 +298,24 @@ def _pair_tiles(rows, columns, scale, alone, bands):
     return ((q, column(q)) for q in range(len(y)))
 
 
-def _query_tiles(queries, keys, lengths, scale):
-    """Yields (p, j, exp(scale * S), unit keys) for block p of queries and slice j of keys.
+def _query_tiles(queries, keys, lengths, scale, bands):
+    """Yields (p, j, exp(scale * S), unit keys): block p of queries, slice j of keys; the last two banded.
 
-    lengths: those of the keys, None where all are 1.
+    lengths: those of the keys, None where all are 1. Each tile is written over the one before.
     """
-    x, scale = _blocks(queries), float(scale)
-    # The fewer the queries, the more keys; neither the tile nor the keys beside it outgrow four square tiles.
-    edge = max(1, 4 * _edge(queries) ** 2 // max(x[0].shape))
-    most = min(edge, len(keys))
+    x, scale = [block.expand(bands, -1, -1) for block in _blocks(queries)], float(scale) * LOG2_E
+    # The fewer the queries, the more keys; neither the tile nor the keys beside it outgrow a square tile.
+    width = max(1, _edge(queries) ** 2 // (bands * max(x[0].shape[1:])))  # keys of a band
+    most = min(bands * width, len(keys))
     unit_keys = None if lengths is None else queries.new_empty(most, keys.shape[1])
-    buffer = queries.new_empty(most, len(x[0])).T  # by columns: a CPU's products are faster so
-    for start in range(0, len(keys), edge):
-        j = slice(start, min(start + edge, len(keys)))
+    room = queries.new_empty(most * x[0].shape[1])
+    for start in range(0, len(keys), most):
+        j = slice(start, min(start + most, len(keys)))
         y = keys[j] if lengths is None else torch.div(keys[j], lengths[j], out=unit_keys[: j.stop - start])
-        for p in range(len(x)):
-            tile = _corner(buffer, len(x[p]), len(y))
-            yield p, j, tile.addmm_(x[p], y.T, beta=0, alpha=scale).exp_(), y
+        y = y.view(bands, -1, keys.shape[1])
+        for p, rows in enumerate(x):
+            tile = room[: rows.shape[1] * (j.stop - start)].view(bands, rows.shape[1], -1)
+            yield p, j, tile.baddbmm_(rows, y.mT, beta=0, alpha=scale).exp2_(), y
 
 
 def _blocks(rows, bands=1):
@@ -337,8 +344,3 @@ def _count_bands(rows):
 
 def _edge(rows):
     return TILE if rows.device.type == "cpu" else GPU_TILE
-
-
-def _corner(buffer, rows, columns):
-    # Most tiles are whole, and to slice for each of them would cost as much as to add up its rows.
-    return buffer if buffer.shape == (rows, columns) else buffer[:rows, :columns]

@@ -286,7 +286,7 @@ class Floor:
 
     def step(self):
         for _ in range(self.TILES):
-            self.tile.addmm_(self.rows, self.rows.T, beta=0).exp_()
+            self.tile.addmm_(self.rows, self.rows.T, beta=0).exp2_()
             self.sums.addmm_(self.tile, self.rows, beta=0)
 
 
